@@ -1,1 +1,1 @@
-"""How much users may keep, bring and ask for at one time, and how much room the stores have left."""
+"""Limits of users' storage, uploads and concurrent calls, and the room left in the stores."""

@@ -1,7 +1,7 @@
-"""What users may add to the platform's shared stores: limits of users, projects and sessions, and the stores' floors.
+"""Admission to the platform's shared stores: limits of users, projects and sessions, and the stores' floors.
 
-The one place that decides it. Everything asked here is in memory: allowances and watches are counted by each control
-plane for itself, sessions and their records by what all of them follow.
+All these decisions are made here, from memory: each control plane counts allowances and watches for itself,
+and sessions and their records from the shared state.
 """
 
 from __future__ import annotations
@@ -27,21 +27,21 @@ if TYPE_CHECKING:
     from nsml.common.clock import Clock
 
 NOTE_BYTES: Final = 150
-"""What the history keeps of one sent blob: a row of `sent_blobs` with its key."""
+"""Size of one sent blob's note in the history: a row of `sent_blobs` with its key."""
 
 _RETRY_S: Final = 30.0
-"""When an agent sends again what a store has no room for."""
+"""Retry interval of agents when a store has no room."""
 
 
 @dataclass(slots=True)
 class Batch:
-    """Sessions that are written together, and so not yet counted: by user and by project."""
+    """Sessions being written together, and so not yet counted: by user and by project."""
 
     users: dict[str, Usage] = field(default_factory=dict)
     projects: dict[str, Usage] = field(default_factory=dict)
 
     def add(self, user: str, project: str, size: int) -> None:
-        """One more of them."""
+        """Add a session."""
         for by_name, name in ((self.users, user), (self.projects, project)):
             usage = by_name.setdefault(name, Usage())
             usage.sessions += 1
@@ -49,16 +49,16 @@ class Batch:
 
 
 class Admission:
-    """Decides what is let in.
+    """Decides what is admitted.
 
     Args:
         limits: set by the operator.
-        usage: what users and projects have in the coordination store.
-        space: the room of the stores; None: it is not known.
-        kept: what the object store keeps for each user; None: that is not limited.
+        usage: usage of the coordination store by users and projects.
+        space: the room of the stores; None: unknown.
+        kept: usage of the object store by each user; None: unlimited.
         project_kept: the same for each project.
-        has_others: whether anybody else than a user has an account, or may have one: only beside others has a user a
-            share of a store's room. Accounts count, not what they have stored: who stores nothing yet wants to, later.
+        has_others: whether others than a user have or may have accounts: only then is a user limited to a share of
+            a store's room. Accounts count, not their usage: those without data may store some later.
     """
 
     def __init__(
@@ -75,7 +75,7 @@ class Admission:
         self.limits = limits
         self._has_others = has_others
         self.refused: Counter[str] = Counter()
-        """How often something was refused, or cut, by the name of the limit."""
+        """Number of refusals and cuts, by the name of the limit."""
         self._usage = usage
         self._space = space
         self._kept = kept
@@ -100,14 +100,14 @@ class Admission:
         return ", and ".join([*words, *self._share_words(user, HISTORY)])
 
     def _share_words(self, user: str, part: str) -> list[str]:
-        """The share of a store's room that a user has, if there is one."""
+        """Describe a user's share of a store's room; [] without one."""
         if self._shared_room(user, part) is None:
             return []
         share = self.limits.store_share
         return [f"{share:.0%} of the room that {WORDS[part]} has left (user_store_share)"]
 
     def room(self) -> dict[str, int]:
-        """Bytes that users may still fill of each store's disk, where that is known."""
+        """Return the bytes left for users on each store's disk, if known."""
         found = {}
         for part in (STORE, HISTORY, OBJECTS):
             size = None if self._space is None else self._space.room_bytes(part)
@@ -118,16 +118,16 @@ class Admission:
     # The coordination store
 
     def check_session(self, user: str, project: str, size: int, batch: Batch | None = None) -> None:
-        """Raise unless a user may have one more session, whose record is so large.
+        """Raise unless a user may have one more session.
 
         Args:
-            user: who submits it.
-            project: what it counts for.
+            user: its submitter.
+            project: the project it counts for.
             size: of its record, bytes.
-            batch: those that are written with it.
+            batch: sessions written together with it.
 
         Raises:
-            LimitReached: the user or the project has as much as it may have.
+            LimitReached: the user or the project is at a limit.
             LowOnRoom: the store is at its floor.
         """
         limits = self.limits
@@ -176,14 +176,14 @@ class Admission:
                 )
 
     def check_store(self) -> None:
-        """Raise LowOnRoom where the coordination store is at its floor."""
+        """Raise LowOnRoom if the coordination store is at its floor."""
         self._check_room(STORE)
 
     def write(self, user: str, size: int) -> None:
-        """Count a change that a user makes: in the coordination store, and of what comes of it in the history.
+        """Count a user's change, in the coordination store and in the history.
 
         Raises:
-            LimitReached: it is more than a user may write so fast, or in a day.
+            LimitReached: the user writes too fast, or too much in a day.
         """
         if not self._writes.has_room(user, size):
             raise self._reached(
@@ -213,13 +213,12 @@ class Admission:
     async def uploading(
         self, user: str, sizes: Iterable[int], *, project: str = "", is_agent: bool = False
     ) -> AsyncIterator[None]:
-        """Let new blobs of a user ("": of nobody) into the object store; they are put in the context.
+        """Admit new blobs of a user ("": of nobody) to the object store; they are stored in the context.
 
-        `project`: for which they count, too; "": for none yet.
+        `project`: they also count for it; "": for none yet.
 
         Raises:
-            LimitReached: the user has sent as much as one may in a day, or as much is kept for the user or the project
-                as may be.
+            LimitReached: the user's daily uploads, or the storage of the user or the project, are at their limit.
             LowOnRoom: the object store is at its floor; Unavailable for agents, which send again.
         """
         size = blob_bytes(sizes)
@@ -232,7 +231,7 @@ class Admission:
                 self._upload_words(user),
                 "again later: the allowance refills with time. Or ask an administrator for more",
             )
-        # Before anything is waited for: of many at once no more than the limit is let in.
+        # Before the first await: concurrent uploads must not exceed the limit together.
         self._take_kept(user, project, size)
         try:
             async with self._taking_room(size, is_agent=is_agent):
@@ -259,7 +258,7 @@ class Admission:
             yield
 
     def _holders(self, user: str, project: str) -> Iterator[tuple[Kept, str]]:
-        """For whom something counts."""
+        """Yield where content counts."""
         if self._kept is not None and user:
             yield self._kept, user
         if self._project_kept is not None and project:
@@ -268,9 +267,9 @@ class Admission:
     def check_kept(
         self, user: str, size: int, project: str = "", *, is_agent: bool = False
     ) -> None:
-        """Raise LimitReached where so much more may not be kept for a user, or a project ("": for nobody).
+        """Raise LimitReached if `size` more may not be kept for a user, or a project ("": for nobody).
 
-        `is_agent`: an agent sends it, and will again: until then sessions are told that it waits.
+        `is_agent`: sent by an agent, which retries: until then sessions show that it waits.
         """
         for kept, name in self._holders(user, project):
             try:
@@ -283,7 +282,7 @@ class Admission:
 
     @contextlib.contextmanager
     def _counting(self, kept: Kept) -> Iterator[None]:
-        """Around what may be refused."""
+        """Count refusals in the context."""
         try:
             yield
         except LimitReached:
@@ -291,12 +290,12 @@ class Admission:
             raise
 
     def kept_room(self, user: str, project: str = "") -> int | None:
-        """How many bytes more may be kept for a user and a project ("": nobody); None: without a limit."""
+        """Return the bytes that may still be kept for a user and a project ("": nobody); None: no limit."""
         rooms = (kept.use(name).room for kept, name in self._holders(user, project))
         return min((room for room in rooms if room is not None), default=None)
 
     def check_full(self, user: str, project: str = "") -> None:
-        """Raise LimitReached where hardly anything more may be kept for a user, or a project ("": for nobody)."""
+        """Raise LimitReached if a user's, or a project's, storage is almost full ("": nobody)."""
         for kept, name in self._holders(user, project):
             with self._counting(kept):
                 kept.check_full(name)
@@ -306,20 +305,20 @@ class Admission:
             kept.take(name, size)
 
     def noted_kept(self, user: str, size: int, *, project: str = "", is_noted: bool) -> None:
-        """What was let in by `uploading` is in the history's figure (`is_noted`), or never will be."""
+        """Settle an upload: it is in the history's figure now (`is_noted`), or never will be."""
         for kept, name in self._holders(user, project):
             kept.take(name, -size)
             if is_noted:
                 kept.noted(name, size)
 
     async def borrow(self, user: str, size: int) -> None:
-        """Count content that a user refers to without having sent it; raises LimitReached as `check_kept`."""
+        """Count content referenced but not sent by a user; raises LimitReached as `check_kept`."""
         if self._kept is not None:
             self.check_kept(user, size)
             await self._kept.borrow(user, size)
 
     async def count_for_project(self, project: str, size: int) -> None:
-        """Count content that something of a project refers to; raises LimitReached as `check_kept`."""
+        """Count content referenced by a project; raises LimitReached as `check_kept`."""
         if self._project_kept is not None:
             self.check_kept("", size, project)
             await self._project_kept.borrow(project, size)
@@ -333,14 +332,14 @@ class Admission:
     # The history
 
     def check_history(self) -> None:
-        """Raise LowOnRoom where the history is at its floor."""
+        """Raise LowOnRoom if the history is at its floor."""
         self._check_room(HISTORY)
 
     def note_blobs(self, user: str, count: int, *, is_agent: bool = False) -> None:
-        """Count so many notes of sent blobs for a user ("": for nobody).
+        """Count notes of sent blobs for a user ("": for nobody).
 
         Raises:
-            LimitReached: the user has used what the history takes of one user in a day.
+            LimitReached: the user is at the daily limit of the history.
             LowOnRoom: the history is at its floor; Unavailable for agents, which send again.
         """
         size = count * NOTE_BYTES
@@ -359,7 +358,7 @@ class Admission:
             self._space.spend(HISTORY, size)
 
     def give_back_notes(self, user: str, count: int) -> None:
-        """Take back so many of `note_blobs`: they were there already."""
+        """Give back notes counted by `note_blobs`: they already existed."""
         size = count * NOTE_BYTES
         if user:
             self._reported.set(user, max(self._reported.used(user) - size, 0.0))
@@ -371,10 +370,10 @@ class Admission:
         return self._space is not None and self._space.is_low(part)
 
     def report(self, user: str, session_id: str, size: int, *, is_log: bool) -> str:
-        """Count what a session reports; the name of the limit that it is over, or "": then it is kept."""
+        """Count a session's report; return the name of the exceeded limit, or "" if it is kept."""
         limit = ""
         own = self._logs if is_log else self._metrics
-        # Asked once for each chunk of everybody: what is used is worked out once.
+        # Called for each chunk of all sessions: usage is computed once.
         own_used = own.used(session_id) + size
         all_used = self._reported.used(user) + size
         if not own.allows(own_used):
@@ -391,7 +390,7 @@ class Admission:
         return ""
 
     def checkpoint(self, session_id: str) -> bool:
-        """Count a checkpoint that a session reports; whether it may have so many."""
+        """Count a session's reported checkpoint; return whether it is within the limit."""
         if not self._checkpoints.has_room(session_id, 1):
             self.refused["session_checkpoints"] += 1
             return False
@@ -401,10 +400,10 @@ class Admission:
     # Streams
 
     def open_stream(self, user: str) -> None:
-        """Count a call of a user that stays open, until `close_stream`.
+        """Count a user's open stream, until `close_stream`.
 
         Raises:
-            LimitReached: the user has as many as one may have.
+            LimitReached: the user has too many.
         """
         most = self.limits.streams
         if most and self._streams[user] >= most:
@@ -417,27 +416,27 @@ class Admission:
         self._streams[user] += 1
 
     def close_stream(self, user: str) -> None:
-        """One of them is over."""
+        """Uncount a closed stream."""
         self._streams[user] -= 1
         if not self._streams[user]:
             del self._streams[user]
 
     def _has_share(self, allowance: Allowance, user: str, size: int, part: str) -> bool:
-        """Whether a user may use so much more: of the allowance, and of the room that the store has left."""
+        """Whether a user may use `size` more: of the allowance, and of the store's room."""
         used = allowance.used(user) + size
         return self._is_within_share(allowance, user, used, size, part)
 
     def _is_within_share(
         self, allowance: Allowance, user: str, used: float, size: int, part: str
     ) -> bool:
-        """Whether a user may have used so much, of which `size` is not written yet."""
+        """Whether a user may have used `used`, of which `size` is not written yet."""
         if not allowance.allows(used):
             return False
         room = self._shared_room(user, part)
         return room is None or used <= self.limits.store_share * (room + used - size)
 
     def _shared_room(self, user: str, part: str) -> int | None:
-        """The room of which a user has a share; None: a share does not count."""
+        """Return the room that a user's share applies to; None: no share applies."""
         if self._space is None or not self.limits.store_share or not self._has_others(user):
             return None
         return self._space.room_bytes(part)
@@ -453,5 +452,5 @@ class Admission:
 
 
 def unlimited(clock: Clock) -> Admission:
-    """One that lets everything in."""
+    """Return an admission without limits."""
     return Admission(NO_LIMITS, usage=LiveUsage(), clock=clock)

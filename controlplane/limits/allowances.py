@@ -10,15 +10,15 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
 REMEMBERED: Final = 100_000
-"""Users, or sessions, whose use is remembered; the one that used its allowance longest ago goes first."""
+"""Users, or sessions, with remembered use; the least recent ones are dropped."""
 
 
 class Allowance:
-    """How much each key has used lately.
+    """Recent use of each key.
 
     Args:
         capacity: the most that may be used at once; 0: no limit.
-        period_s: within this all of it is given back, evenly.
+        period_s: time to refill all of it, evenly.
         now: monotonic seconds.
     """
 
@@ -29,7 +29,7 @@ class Allowance:
         self._used: LruDict[str, tuple[float, float]] = LruDict(REMEMBERED)
 
     def used(self, key: str) -> float:
-        """What is used now."""
+        """Return the current use."""
         known = self._used.get(key)
         if known is None:
             return 0.0
@@ -38,17 +38,17 @@ class Allowance:
         return max(used - (self._now() - at) * refill_per_s, 0.0)
 
     def has_room(self, key: str, amount: float) -> bool:
-        """Whether so much more may be used."""
+        """Whether `amount` more may be used."""
         return self.allows(self.used(key) + amount)
 
     def allows(self, used: float) -> bool:
-        """Whether so much may be used in all."""
+        """Whether `used` is within the capacity."""
         return not self.capacity or used <= self.capacity
 
     def use(self, key: str, amount: float) -> None:
-        """Count it, whether there is room or not."""
+        """Count use, whether there is room or not."""
         self.set(key, self.used(key) + amount)
 
     def set(self, key: str, used: float) -> None:
-        """So much is used now."""
+        """Set the current use."""
         self._used.keep(key, (used, self._now()))

@@ -1,4 +1,4 @@
-"""Turns: what takes long, or much, is done for a few callers at one time, whatever one of them asks for."""
+"""Turns: expensive work is done for a few callers at a time, however much one of them requests."""
 
 from __future__ import annotations
 
@@ -13,17 +13,17 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator
 
 MOST_WAITING: Final = 64
-"""Calls of one caller that wait for their turn."""
+"""Waiting calls per caller."""
 
 
 class Turns:
-    """A semaphore whose holders take turns: of several callers that wait, each gets it before one gets it again.
+    """A fair semaphore: each waiting caller gets it before one gets it again.
 
     Args:
-        what: what a caller waits for, as errors name it.
-        slots: how many hold it at one time.
-        each: how many of these may be one caller's, also while nobody else waits.
-        most_waiting: calls of one caller that may wait.
+        what: the work to wait for, as named in errors.
+        slots: number of concurrent holders.
+        each: of these, per caller, even while nobody else waits.
+        most_waiting: waiting calls per caller.
     """
 
     def __init__(
@@ -38,7 +38,7 @@ class Turns:
 
     @asynccontextmanager
     async def turn(self, who: str) -> AsyncIterator[None]:
-        """Hold it for a caller. Raises LimitReached where too many calls of the caller wait."""
+        """Hold it for a caller. Raises LimitReached if too many calls of the caller wait."""
         await self.take(who)
         try:
             yield
@@ -46,12 +46,12 @@ class Turns:
             self.give_back(who)
 
     async def take(self, who: str) -> None:
-        """Hold it until `give_back`; see `turn`, of which this is the part that costs next to nothing."""
+        """Hold it until `give_back`; like `turn`, but almost free of cost."""
         if not self.take_at_once(who):
             await self._wait(who)
 
     def take_at_once(self, who: str) -> bool:
-        """Hold it if nobody has to wait; whether it is held."""
+        """Hold it if that needs no wait; return whether it is held."""
         if who not in self._queues and self._free and self._held[who] < self._each:
             self._take(who)
             return True
@@ -70,7 +70,7 @@ class Turns:
             await turn
         except asyncio.CancelledError:
             if not turn.cancelled():
-                self.give_back(who)  # it came at the same moment
+                self.give_back(who)  # granted at the same moment
             raise
 
     def _take(self, who: str) -> None:
@@ -78,7 +78,7 @@ class Turns:
         self._held[who] += 1
 
     def give_back(self, who: str) -> None:
-        """Let go of what `take` took."""
+        """Release a turn of `take`."""
         self._free += 1
         self._held[who] -= 1
         if not self._held[who]:

@@ -1,9 +1,9 @@
-"""How much room the stores have left, and the floor below which only the platform itself writes.
+"""The room left in the stores, and the floor below which only the platform itself writes.
 
-Ends, releases and acknowledgements must find room when users have filled everything that they may fill: so what
-users bring is refused before a store is full. Each store is looked at every second, and between two looks
-what was let in since is counted off. Of PostgreSQL, whose disk is on another machine, the operator says how large it may
-become. Where nobody knows the room (a bucket) there is no floor; the service's own limit holds.
+Ends, releases and acknowledgements need room even when users have filled all of theirs: so users' data
+is refused before a store is full. Each store is checked every second; admitted bytes are subtracted
+until the next check. For PostgreSQL, with its disk on another machine, the operator sets the largest size.
+If the room is unknown (a bucket) there is no floor; the service's own limit applies.
 """
 
 from __future__ import annotations
@@ -33,25 +33,25 @@ if TYPE_CHECKING:
     from nsml.common.clock import Clock
 
 LOOK_S: Final = 1.0
-"""Between two looks at every store."""
+"""Interval between checks of each store."""
 DATABASE_LOOK_S: Final = 10.0
-"""At a database, which asks the size of each of its files."""
+"""The same for a database, which reads the size of each of its files."""
 STALE_S: Final = 0.25
-"""What comes in bulk is let in by a look that is no older."""
+"""Maximum age of a check for admitting bulk data."""
 WITHIN_S: Final = 5.0
-"""A store that does not answer by then is left as it was: that it is gone is another condition."""
+"""Timeout of a check; the store's last values stay: its outage is another condition."""
 
 SHARE: Final = 0.02
 LEAST_BYTES: Final = 64 << 20
 MOST_BYTES: Final = 2 << 30
 LARGEST_SHARE: Final = 0.1
-"""The floor, where none is set: 2 % of the disk, at least 64 MiB (on small disks a tenth), at most 2 GiB."""
+"""The default floor: 2 % of the disk, at least 64 MiB (on small disks a tenth), at most 2 GiB."""
 WARNED_BYTES: Final = 8 << 20
-"""With so little left above the floor it is told of: what comes in bulk finds no room any more."""
+"""Room above the floor at which a warning starts: bulk data does not fit any more."""
 INODE_SHARE: Final = 0.02
 MOST_INODES: Final = 100_000
 QUOTA_SHARE: Final = 0.25
-"""Part of the coordination store's quota that is left to the platform."""
+"""Part of the coordination store's quota reserved for the platform."""
 
 STORE: Final = "store"
 HISTORY: Final = "history"
@@ -68,10 +68,10 @@ _log = structlog.get_logger()
 
 @dataclass(frozen=True, slots=True)
 class Look:
-    """What was found: bytes and files that users may still fill (negative: none), and the evidence.
+    """A check's result: the bytes and files left for users (negative: none), and the evidence.
 
-    With no more than `warned_bytes` left administrators are told: what is larger is refused already.
-    `size_bytes`: what users may fill of it when it is empty; 0: not known.
+    At `warned_bytes` or less administrators are warned: larger data is refused already.
+    `size_bytes`: bytes for users when it is empty; 0: unknown.
     """
 
     room_bytes: int
@@ -92,21 +92,21 @@ class Look:
 
 
 class Database(NamedTuple):
-    """A database whose disk is not known: how its size is asked for, and how large it may become; 0: nobody says."""
+    """A database with an unknown disk: a query of its size, and its largest size; 0: not set."""
 
     size: Callable[[], Awaitable[int]]
     most_bytes: int
 
 
 class FreeSpace:
-    """The room of each store that is known.
+    """The known room of each store.
 
     Args:
-        database: of the history, where that has no folder.
-        folders: where stores keep their files, by store.
-        store: asked for its quota.
-        floor_bytes: to be left free on each disk; None: by its size, 0: none, anywhere.
-        stat: how a folder's disk is looked at.
+        database: of the history, if that has no folder.
+        folders: the stores' folders, by store.
+        store: queried for its quota.
+        floor_bytes: to keep free on each disk; None: by its size, 0: no floor anywhere.
+        stat: reads a folder's disk.
     """
 
     def __init__(
@@ -140,10 +140,10 @@ class FreeSpace:
         self._found: dict[str, tuple[Look, float]] = {}
         self._writing: Counter[str] = Counter()
         self._taken: Counter[str] = Counter()
-        """Bytes that were written since the last look, or are being written."""
+        """Bytes written since the last check, or being written."""
 
     async def run(self) -> None:
-        """Look until cancelled; each by itself: what does not answer holds up no other."""
+        """Check until cancelled; each store by itself: a hanging one does not block the others."""
         async with TaskGroup() as group:
             for name in self._looks:
                 group.create_task(self._keep_looking(name), name=f"room.{name}")
@@ -154,12 +154,12 @@ class FreeSpace:
             await self._clock.sleep(self._every_s.get(name, LOOK_S))
 
     async def look(self) -> None:
-        """Look at all of them once."""
+        """Check all stores once."""
         for name in self._looks:
             await self._look(name)
 
     async def _look(self, name: str) -> None:
-        # What is written while we look is counted off once more, at most until the next look.
+        # Bytes written during the check are subtracted once more, at most until the next one.
         written = self._taken[name] - self._writing[name]
         try:
             async with asyncio.timeout(WITHIN_S):
@@ -189,13 +189,13 @@ class FreeSpace:
         return None
 
     def room_bytes(self, part: str) -> int | None:
-        """What users may still fill of a store's disk; None where that is not known."""
+        """Return the bytes left for users on a store's disk; None if unknown."""
         name = f"{part} disk"
         known = self._found.get(name)
         return None if known is None else known[0].room_bytes - self._taken[name]
 
     def size_bytes(self, part: str) -> int | None:
-        """What users may fill of a store's disk when nothing is on it; None where that is not known."""
+        """Return the bytes for users on a store's disk when it is empty; None if unknown."""
         known = self._found.get(f"{part} disk")
         return (known[0].size_bytes or None) if known else None
 
@@ -205,10 +205,10 @@ class FreeSpace:
 
     @contextlib.asynccontextmanager
     async def taking(self, part: str, size: int) -> AsyncIterator[None]:
-        """Let so many bytes into a store, which are written in the context.
+        """Admit bytes to a store; they are written in the context.
 
         Raises:
-            LowOnRoom: with what others are writing they would go below its floor.
+            LowOnRoom: together with others' writes they would go below its floor.
         """
         name = f"{part} disk"
         if name in self._looks:
@@ -226,13 +226,13 @@ class FreeSpace:
             self._writing[name] -= size
 
     def spend(self, part: str, size: int) -> None:
-        """Count off what is being written to a store, until the next look; negative: it was not written."""
+        """Subtract bytes being written to a store, until the next check; negative: they were not written."""
         name = f"{part} disk"
         if name in self._found:
             self._taken[name] = max(self._taken[name] + size, 0)
 
     async def _look_at(self, folder: Path) -> Look:
-        # What is mounted from elsewhere may not answer.
+        # A network mount may hang.
         found = await in_own_thread(lambda: self._stat(folder))
         return look_of(found, folder, self._floor_bytes)
 
@@ -255,7 +255,7 @@ class FreeSpace:
 
 
 def look_of(found: os.statvfs_result, folder: Path, floor_bytes: int | None) -> Look:
-    """What a disk has left above its floor."""
+    """Return the room of a disk above its floor."""
     size, free = found.f_blocks * found.f_frsize, found.f_bavail * found.f_frsize
     floor = floor_of(size) if floor_bytes is None else floor_bytes
     least_files = min(int(found.f_files * INODE_SHARE), MOST_INODES)
@@ -270,13 +270,13 @@ def look_of(found: os.statvfs_result, folder: Path, floor_bytes: int | None) -> 
 
 
 def floor_of(size: int) -> int:
-    """What is to be left free of a disk of this size."""
+    """Return the default floor of a disk of this size."""
     wanted = min(max(int(size * SHARE), LEAST_BYTES), MOST_BYTES)
     return min(wanted, int(size * LARGEST_SHARE))
 
 
 def low_on_room(part: str) -> LowOnRoom:
-    """The refusal of what users bring."""
+    """Build the refusal of users' data."""
     return LowOnRoom(
         f"{WORDS[part]} is almost full",
         why="the rest of its room is kept for the platform itself",

@@ -1,4 +1,4 @@
-"""Which calls of one request and one answer are being served, for what goes on for long and is to let them go first."""
+"""Unary calls being served: long-running work yields to them."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _LATELY_S: Final = 0.1
 
 
 class OrdinaryCalls:
-    """Of one control plane. Times are those of the running loop."""
+    """The unary calls of one control plane. Times are those of the running loop."""
 
     def __init__(self) -> None:
         self._open = 0
@@ -22,7 +22,7 @@ class OrdinaryCalls:
 
     @contextmanager
     def served(self) -> Iterator[None]:
-        """One is being served while the context lasts."""
+        """Count a call as being served during the context."""
         self._open += 1
         try:
             yield
@@ -34,11 +34,11 @@ class OrdinaryCalls:
                 ended.set()
 
     def are_made(self) -> bool:
-        """Whether one is being served, or was a moment ago: then the next one is likely to come soon."""
+        """Whether one is being served, or was a moment ago: then the next one is likely soon."""
         return bool(self._open) or asyncio.get_running_loop().time() - self._last_at < _LATELY_S
 
     async def settled(self, within_s: float) -> None:
-        """Wait until none is being served, and no longer than that."""
+        """Wait until none is being served, at most `within_s` seconds."""
         with suppress(TimeoutError):
             async with asyncio.timeout(within_s):
                 while self._open:

@@ -1,4 +1,4 @@
-"""Names that nobody new may take: the platform's own."""
+"""Reserved names: those like the platform's own."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from nsml.spec.reserved_names import is_reserved_for_platform
 
 
 def check_not_reserved(name: str, what: str) -> str:
-    """The name of a new user, project or node (`what`), if it does not look like the platform's own."""
+    """Return the name of a new user, project or node (`what`); raise InvalidRequest if it is reserved."""
     if is_reserved_for_platform(name, of_node=what == "node"):
         raise InvalidRequest(
             f"no {what} can be called {name}",

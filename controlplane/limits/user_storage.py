@@ -1,8 +1,8 @@
-"""How much of the object store one user, or one project, may keep, and how much that is now.
+"""Usage and limits of the object store, per user and per project.
 
-The leader counts it (`content/object_gc.py`) and stores the count; what is sent since is added to it in the transaction that
-notes who has sent which blob. So every control plane knows it from the history, also a new leader, and what
-each is just taking in it counts itself. What one control plane lets in, another one knows LOOK_S later at most.
+The leader counts the usage (`content/object_gc.py`) and stores the count; later uploads are added in the transaction
+that records the sender of each blob. So every control plane, even a new leader, reads it from the history, and
+adds its own current uploads. Others' uploads are visible after at most LOOK_S.
 """
 
 from __future__ import annotations
@@ -31,21 +31,21 @@ if TYPE_CHECKING:
     from nsml.common.clock import Clock
 
 LOOK_S: Final = 5.0
-"""How often the counts are read, which other control planes change as well."""
+"""Interval of reading the counts, which other control planes change as well."""
 
 NEAR: Final = 0.9
-"""Above this part of the limit a new count is asked for: what was sent is at most what is kept."""
+"""Above this part of the limit a new count is requested: the bytes sent are only an upper bound."""
 CORRECTED: Final = 0.02
-"""... where so much of the limit was sent since the last one."""
+"""... if at least this part of the limit was sent since the last one."""
 
 UNKNOWN_BYTES: Final = 10 << 40
-"""The limit where others have accounts, nobody has set one, and nobody knows the store's size: a bucket."""
+"""The limit if others have accounts, none is set, and the store's size is unknown: a bucket."""
 
 FULL_BYTES: Final = 16 << 20
-"""Whoever has less than this left, or than an eighth, is at the limit: blobs come in batches."""
+"""With less than this left, or than an eighth, a user is at the limit: blobs are sent in batches."""
 
 WAITS_S: Final = 360.0
-"""So long at most an agent waits before it sends again what was refused."""
+"""Longest wait of an agent before it retries a refused upload."""
 
 WORDS: Final[Mapping[str, str]] = {
     KeptKind.DATASETS.name: "datasets",
@@ -68,7 +68,7 @@ class FindsUsers(Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KeptUse:
-    """What a user or a project (`name`) keeps and may keep, in bytes; `most` 0: without a limit."""
+    """Usage and limit of a user or a project (`name`), in bytes; `most` 0: no limit."""
 
     name: str
     kept: KeptBytes
@@ -78,25 +78,25 @@ class KeptUse:
 
     @property
     def room(self) -> int | None:
-        """How many bytes more may be kept; None: without a limit."""
+        """Bytes left; None: no limit."""
         return max(self.most - self.used, 0) if self.most else None
 
     @property
     def is_full(self) -> bool:
-        """Whether hardly anything more is taken."""
+        """Whether it is almost at the limit."""
         return bool(self.most) and self.used + min(FULL_BYTES, self.most // 8) > self.most
 
 
 class Kept:
-    """Decides whether a user may have more kept.
+    """Decides whether a user may store more.
 
     Attributes:
-        limit: the name of the setting, among what was refused.
+        limit: the name of the setting, in counts of refusals.
 
     Args:
-        capacity: what users may fill of the object store's disk, as large as it is; None: not known.
+        capacity: returns the bytes for users on the object store's disk; None: unknown.
         has_others: whether anybody else than a user has an account.
-        own_limit: what an administrator has set for one user: bytes, 0 for no limit; None: nothing.
+        own_limit: returns an administrator's limit for one user: bytes, 0 for no limit; None: not set.
     """
 
     limit: ClassVar[str] = "kept_bytes"
@@ -119,12 +119,12 @@ class Kept:
         self._own_limit = own_limit
         self._known: Mapping[str, KeptBytes] = {}
         self._noted: Counter[str] = Counter()
-        """What was noted here since `_known` was read."""
+        """Bytes noted here since `_known` was read."""
         self._taking: Counter[str] = Counter()
-        """What is stored, or being stored, and not noted yet."""
+        """Bytes stored, or being stored, but not noted yet."""
         self._asking: set[str] = set()
         self._waiting: dict[str, tuple[float, int]] = {}
-        """When something was last refused to an agent, and how much."""
+        """Time and size of the last refusal to an agent."""
         self._looking = asyncio.Lock()
 
     @property
@@ -132,18 +132,18 @@ class Kept:
         return self._history.kept
 
     async def run(self) -> None:
-        """Read the counts now and then, until cancelled."""
+        """Read the counts regularly, until cancelled."""
         while True:
-            with contextlib.suppress(NsmlError):  # what we know goes on
+            with contextlib.suppress(NsmlError):  # keep the last known counts
                 await self.look()
             await self._clock.sleep(LOOK_S)
 
     async def look(self) -> None:
-        """Read the counts, and ask for new ones where users are near their limits."""
+        """Read the counts, and request new ones for users near their limits."""
         async with self._looking:
             noted = Counter(self._noted)
             self._known = await self._figures.all()
-            # What is noted while we read may be in it, and counts once more until the next look.
+            # Uploads noted while we read may be included, and count twice until the next look.
             self._noted -= noted
         asking, self._asking = self._asking, set()
         near = {user for user in self._known if self._is_worth_a_count(user)}
@@ -157,23 +157,23 @@ class Kept:
         return one.used > NEAR * one.most and one.kept.sent > CORRECTED * one.most
 
     def everybody(self) -> list[KeptUse]:
-        """Of all users of whom something is kept, by name."""
+        """Return the usage of all users with stored content, sorted by name."""
         return [self.use(user) for user in sorted({*self._known, *self._noted, *self._taking})]
 
     @property
     def is_count_wanted(self) -> bool:
-        """Whether somebody asked for a new count, or something was sent and there was none."""
+        """Whether a new count was requested, or there was none and something was sent."""
         return any(one.asked for one in self._known.values()) or bool(
             self._known and not self.counted_at
         )
 
     @property
     def counted_at(self) -> float:
-        """Since when the newest count stands, Unix seconds; 0: there was none."""
+        """Time of the newest count, in Unix seconds; 0: there was none."""
         return max((one.counted_at for one in self._known.values()), default=0.0)
 
     def use(self, user: str) -> KeptUse:
-        """Of one user."""
+        """Return the usage of one user."""
         known, own = self._known.get(user, KeptBytes()), self._own_limit(user)
         kept = known._replace(sent=known.sent + self._noted[user])
         return KeptUse(
@@ -194,11 +194,11 @@ class Kept:
         return UNKNOWN_BYTES if capacity is None else max(int(share * capacity), 1)
 
     def words(self, user: str, *, is_own: bool) -> str:
-        """For the sessions of a user who is at the limit, or of whom something does not fit: that checkpoints wait, and why.
+        """Say that checkpoints wait, and why, for sessions of users at the limit or with refused uploads.
 
         "" for all others.
 
-        `is_own`: for the user and administrators; what is kept is nobody else's business.
+        `is_own`: for the user and administrators; the usage is hidden from others.
         """
         one = self.use(user)
         if not one.is_full and not self._is_waiting(one):
@@ -226,26 +226,26 @@ class Kept:
         return f"one user may keep {size_text(one.most)} ({setting})"
 
     def waits(self, user: str, size: int) -> None:
-        """So much of a user has just been refused to an agent, which keeps it and sends it again."""
+        """Record a refused upload of a user's agent, which keeps the content and retries."""
         self._waiting[user] = self._clock.monotonic(), size
 
     def _is_waiting(self, one: KeptUse) -> bool:
-        """Whether what was refused would be refused still."""
+        """Whether the refused upload would still be refused."""
         at, size = self._waiting.get(one.name, (-WAITS_S, 0))
         is_late = self._clock.monotonic() - at >= WAITS_S
         return bool(one.most) and not is_late and one.used + size > one.most
 
     def check(self, user: str, size: int) -> None:
-        """Raise LimitReached where a user may not have so much more kept."""
+        """Raise LimitReached if a user may not store `size` more."""
         one = self.use(user)
         if not user or not one.most or one.used + size <= one.most:
             return
         if one.kept.sent and not one.kept.asked:
-            self._asking.add(user)  # what was sent is an upper bound
+            self._asking.add(user)  # the bytes sent are an upper bound
         raise self._refused(one, f"{_more_than(one.room or 0, size)} more cannot be stored")
 
     def check_full(self, user: str) -> None:
-        """Raise LimitReached where hardly anything more may be kept for a user."""
+        """Raise LimitReached if a user is almost at the limit."""
         if (one := self.use(user)).is_full:
             raise self._refused(one, "nothing more can be stored")
 
@@ -258,22 +258,22 @@ class Kept:
         )
 
     def take(self, user: str, size: int) -> None:
-        """So much is being stored for a user; negative: it was noted, or was not stored."""
+        """Count an upload in progress for a user; negative: it was noted, or was not stored."""
         if user:
             self._taking[user] += size
             if not self._taking[user]:
                 del self._taking[user]
 
     def noted(self, user: str, size: int) -> None:
-        """So much of what was stored is in the history's figure."""
+        """Count stored bytes that are now in the history's figure."""
         if user:
             self._noted[user] += size
 
     async def borrow(self, user: str, size: int) -> None:
-        """Count what a user refers to without having sent it.
+        """Count content referenced but not sent by a user.
 
         Raises:
-            LimitReached: it is more than the user may keep.
+            LimitReached: it exceeds the user's limit.
         """
         self.check(user, size)
         await self._figures.add(user, sent=size)
@@ -281,11 +281,11 @@ class Kept:
 
 
 class ProjectKept(Kept):
-    """Decides whether more may be kept for a project.
+    """Decides whether more may be stored for a project.
 
     Args:
-        find: a project that has a record.
-        every: all of these.
+        find: returns a project with a record.
+        every: returns all projects with a record.
     """
 
     limit: ClassVar[str] = "project_kept_bytes"
@@ -304,13 +304,13 @@ class ProjectKept(Kept):
         self._every = every
 
     def _quota(self, name: str) -> int:
-        """What an administrator has set: bytes, 0 for no limit."""
+        """Return an administrator's limit: bytes, 0 for no limit."""
         project = self._find(name)
         return project.kept_bytes if project is not None else 0
 
     @property
     def is_count_wanted(self) -> bool:
-        """Whether somebody asked for a new count, or a project was made since the last one."""
+        """Whether a new count was requested, or a project was created since the last one."""
         return any(
             one.kept.asked or one.kept.counted_at < project.created_at
             for project in self._every()
@@ -318,7 +318,7 @@ class ProjectKept(Kept):
         )
 
     def everybody(self) -> list[KeptUse]:
-        """Of all projects, by name."""
+        """Return the usage of all projects, sorted by name."""
         return [self.use(name) for name in sorted(project.name for project in self._every())]
 
     @property
@@ -336,13 +336,13 @@ class ProjectKept(Kept):
 
 
 def _more_than(free: int, size: int) -> str:
-    """A size that is larger than another one, to the byte where both would read the same."""
+    """Format a size larger than `free`, to the byte if both would read the same."""
     text = size_text(size)
     return f"{size:,} Bytes" if text == size_text(free) else text
 
 
 def kinds_text(kept: KeptBytes) -> str:
-    """What is kept by kind, the most first."""
+    """Describe the usage by kind, the largest first."""
     kinds = sorted(kept.counted.items(), key=lambda one: -one[1])
     words = [f"{WORDS.get(kind, kind.lower())} {size_text(size)}" for kind, size in kinds if size]
     if kept.sent:
@@ -351,7 +351,7 @@ def kinds_text(kept: KeptBytes) -> str:
 
 
 class KeptUsages:
-    """What users keep, as they and administrators look at it."""
+    """Usage of users, for themselves and administrators."""
 
     def __init__(
         self, *, kept: Kept, history: History, state: LiveState, users: FindsUsers
@@ -362,10 +362,10 @@ class KeptUsages:
         self._users = users
 
     async def of(self, user: str) -> tuple[KeptUse, tuple[Item, ...]]:
-        """What a user keeps as of now, and their largest datasets and sessions.
+        """Return a user's current usage, and their largest datasets and sessions.
 
         Raises:
-            NotFound: there is no such user, and nothing is kept under the name.
+            NotFound: no such user, and no content under the name.
         """
         await self._kept.look()
         use = self._kept.use(user)
@@ -379,13 +379,13 @@ class KeptUsages:
         return use, await self._history.kept.largest(user, live)
 
     async def all(self) -> list[KeptUse]:
-        """Of all users of whom something is kept, the most first."""
+        """Return the usage of all users with stored content, the largest first."""
         await self._kept.look()
         return sorted(self._kept.everybody(), key=lambda one: (-one.used, one.name))
 
 
 class ProjectUsages:
-    """What is kept for projects, as members and administrators look at it."""
+    """Usage of projects, for members and administrators."""
 
     def __init__(self, *, kept: ProjectKept, history: History, state: LiveState) -> None:
         self._kept = kept
@@ -395,7 +395,7 @@ class ProjectUsages:
     async def of(
         self, project: Project, viewer: User
     ) -> tuple[KeptUse, tuple[tuple[str, int], ...], tuple[Item, ...]]:
-        """What is kept as of now, the sizes of each user's files, and the largest things that the viewer may see."""
+        """Return the current usage, the size of each user's files, and the largest items visible to the viewer."""
         await self._kept.look()
         live = [
             one.value
@@ -406,6 +406,6 @@ class ProjectUsages:
         return self._kept.use(project.name), users, largest
 
     async def all(self) -> list[KeptUse]:
-        """Of all projects that have a record, the most first."""
+        """Return the usage of all projects with a record, the largest first."""
         await self._kept.look()
         return sorted(self._kept.everybody(), key=lambda one: (-one.used, one.name))
