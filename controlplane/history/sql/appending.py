@@ -1,4 +1,4 @@
-"""Chunks on their way into a transaction: trimmed, gaps told and filled, counted and summed up."""
+"""Appends chunks in a transaction: trimming, gaps, point counts and summaries."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 MAX_COUNTED_NAMES = 10_000
 MAX_SUMMARY_BYTES = 64 << 10
-"""What a summary keeps of the last report."""
+"""Size limit of the values in a summary."""
 
 
 _MORE_TO_FOLD = (
@@ -27,18 +27,18 @@ _MORE_TO_FOLD = (
     " since = CASE WHEN series_folds.waiting = 0 THEN excluded.since ELSE series_folds.since END,"
     " waiting = series_folds.waiting + excluded.waiting"
 )
-"""`waiting` is how many bytes of chunks came behind `folded`, the first of them at `since`."""
+"""`waiting`: bytes of chunks after `folded`; the first was received at `since`."""
 
 
 class Stream(NamedTuple):
-    """A stored stream; `wanted` is the first position that is not there."""
+    """A stored stream; `wanted` is the next position to append."""
 
     id: int
     wanted: int
 
 
 class Appending:
-    """The chunks of one call going into one transaction."""
+    """Appends the chunks of one call in one transaction."""
 
     def __init__(
         self, connection: Connection, dialect: Dialect, now: float, most_names: int | None = None
@@ -54,7 +54,7 @@ class Appending:
         self._unfolded: dict[str, int] = {}
 
     def run(self, chunks: Sequence[Chunk]) -> dict[StreamKey, int]:
-        """Store them; the first position that each stream still wants."""
+        """Store the chunks; return each stream's next position."""
         for chunk in chunks:
             stream = self._stream(chunk.stream)
             if chunk.first < stream.wanted and not chunk.is_gap:
@@ -103,9 +103,9 @@ class Appending:
         self._streams[chunk.stream] = stream._replace(wanted=chunk.last + 1)
 
     def _extend_gap(self, stream: Stream, last: int) -> None:
-        """Add a gap at the stream's end; it is one row with a gap of this call that ends there.
+        """Add a gap at the stream's end, merged with an adjacent gap of this call.
 
-        With one of an earlier call it is not: followers have counted that.
+        It is not merged with gaps of earlier calls: followers have counted those.
         """
         first = stream.wanted
         if self._rows and self._rows[-1][0] == stream.id:
@@ -116,7 +116,7 @@ class Appending:
         self._insert(stream, first, last, None)
 
     def _fill_gaps(self, stream: Stream, chunk: Chunk) -> None:
-        """Late data takes the place of the gaps that it covers; what is stored stays."""
+        """Replace the gaps covered by late data; stored data stays."""
         self._flush()
         gaps = self._connection.execute(
             "SELECT id, first, last FROM chunks"
@@ -125,8 +125,8 @@ class Appending:
         ).fetchall()
         for row_id, first, last in gaps:
             low, high = max(first, chunk.first), min(last, chunk.last)
-            # The row keeps its key while the others are added, so that no id is used again and
-            # no follower passes by.
+            # The row keeps its key while the others are added, so that no id is reused and
+            # no follower skips them.
             self._connection.execute("UPDATE chunks SET last = -id WHERE id = ?", (row_id,))
             if first < low:
                 self._insert(stream, first, low - 1, None)
@@ -143,7 +143,7 @@ class Appending:
     def _store(
         self, stream: Stream, chunk: Chunk, low: int, high: int, *, is_late: bool = False
     ) -> None:
-        """Insert positions [low, high] of a chunk that has them; `is_late`: others came before."""
+        """Insert positions [low, high] of a chunk; `is_late`: later positions are already stored."""
         size = 0
         for first, last, body in pieces(chunk, low, high):
             self._insert(stream, first, last, body)
@@ -158,7 +158,7 @@ class Appending:
         self._rows.append((stream.id, first, last, self._now, body))
 
     def _flush(self) -> None:
-        """Insert what was gathered, in order: ids grow as positions were taken."""
+        """Insert the pending rows in order: ids grow in the order of insertion."""
         rows, self._rows = self._rows, []
         if rows:
             self._connection.executemany(
@@ -168,7 +168,7 @@ class Appending:
             )
 
     def _is_alone(self, stream: Stream, key: StreamKey) -> bool:
-        """Whether one process alone has reported in this attempt."""
+        """Whether only this stream's process has reported in this attempt."""
         others = self._connection.execute(
             "SELECT id FROM streams WHERE session_id = ? AND attempt = ? AND channel = ?"
             " AND id <> ? LIMIT 1",
@@ -181,8 +181,8 @@ class Appending:
     ) -> None:
         """Count points, and keep the latest summary.
 
-        Of one process that is the last that it reported, whatever its clock says; of several,
-        which have no order, the latest by their clocks, none of which counts beyond ours.
+        Of a single process that is its last one, whatever its clock; of several, which have no
+        order, the latest by their clocks, capped at our clock.
         """
         latest = None
         counts = self._counts.setdefault(key.session_id, {})
@@ -235,7 +235,7 @@ class Appending:
 
 
 def find_stream(connection: Connection, key: StreamKey) -> Stream | None:
-    """A stream, when anything was stored of it."""
+    """Return a stream; None if nothing of it is stored."""
     row = connection.execute(
         "SELECT id, wanted FROM streams WHERE session_id = ? AND attempt = ? AND rank = ?"
         " AND channel = ? AND writer = ?",
@@ -245,12 +245,12 @@ def find_stream(connection: Connection, key: StreamKey) -> Stream | None:
 
 
 def begin_folding(connection: Connection) -> None:
-    """Have the chunks folded of every session of which nothing is said about that."""
+    """Queue for folding all sessions without a row in series_folds."""
     connection.execute(FOLD_WHAT_IS_THERE)
 
 
 def delete_streams(connection: Connection, session_id: str) -> None:
-    """Remove everything that was recorded of a session; part of a larger transaction."""
+    """Remove all recorded data of a session; part of a larger transaction."""
     connection.execute(
         "DELETE FROM chunks WHERE stream_id IN (SELECT id FROM streams WHERE session_id = ?)",
         (session_id,),
@@ -267,7 +267,7 @@ def delete_streams(connection: Connection, session_id: str) -> None:
 
 
 def _bounded(values: Mapping[str, Any]) -> dict[str, Any]:
-    """As many of the values, in their order, as there is room for."""
+    """Return the first values that fit in MAX_SUMMARY_BYTES."""
     kept, room = {}, MAX_SUMMARY_BYTES
     for name, value in values.items():
         room -= len(json.dumps(name)) + len(json.dumps(value)) + 4
@@ -278,6 +278,6 @@ def _bounded(values: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _listed(at: float, values: Mapping[str, Any]) -> str | None:
-    """What lists carry of a summary of that time, as JSON; None: all of it."""
+    """Return a summary shortened for lists, as JSON; None if lists carry all of it."""
     short, left_out = listed(values)
     return json.dumps([at, left_out, short]) if left_out else None

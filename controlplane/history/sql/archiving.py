@@ -1,4 +1,4 @@
-"""The rows of ended logs into blocks, one a transaction."""
+"""Packs the rows of ended logs into blocks, one per transaction."""
 
 # ruff: noqa: S608 - statements are put together from constants here; values are parameters
 
@@ -17,13 +17,13 @@ if TYPE_CHECKING:
     from controlplane.history.sql.interface import Connection
 
 _PASSED_AT_ONCE: Final = 1024
-"""Gaps and blocks that are passed by in one read."""
+"""Most gaps and blocks skipped in one read."""
 
 
 class Run(NamedTuple):
-    """What follows the position `archived` of a log: rows that may become a block, or none to pass by.
+    """The rows after the position `archived` of a log to pack into a block, or no rows to skip gaps and blocks.
 
-    `content` is the block of the rows `ids`; `next` is the position behind it, or behind what is passed by.
+    `content` is the block of the rows `ids`; `next` is the position after it, or after the skipped ones.
     """
 
     stream_id: int
@@ -51,7 +51,7 @@ def unarchived(ended_before: float, limit: int, connection: Connection) -> tuple
 
 
 def next_run(log: StreamKey, connection: Connection) -> Run | None:
-    """What comes next; None when all of the log is in blocks, or lost."""
+    """Return the next run of a log; None when all of it is in blocks, or lost."""
     found = find_stream(connection, log)
     if found is None:
         return None
@@ -100,9 +100,9 @@ def _run(connection: Connection, stream_id: int, archived: int, begin: Row) -> R
 
 
 def put_away(log: StreamKey, run: Run, digest: str, connection: Connection) -> bool:
-    """Have a row stand for the rows that are a block now; False when the log was removed.
+    """Replace the run's rows with a reference to their block; False if the log was removed.
 
-    Where something else came in between nothing is changed: it is for the next time.
+    If the rows changed in the meantime, nothing is written: the next round packs them.
     """
     found = find_stream(connection, log)
     if found is None or found.id != run.stream_id:

@@ -1,4 +1,4 @@
-"""Artifacts: what records tell of them, and what becomes of them, in whichever order it is heard."""
+"""Artifacts: their records and their outcomes, which may arrive in either order."""
 
 # ruff: noqa: S608 - statements are put together from constants here; values are parameters
 
@@ -18,11 +18,11 @@ if TYPE_CHECKING:
     from controlplane.history.sql.interface import Connection, Database
 
 MOST_OF_SESSION: Final = 10_000
-"""Artifacts of one session that are kept, those that were removed included."""
+"""Most artifact rows of one session, including removed ones."""
 
 _ARTIFACT: Final = RowType(Artifact, state=ArtifactState)
 _EXPIRED: Final = "expired"
-"""The note of a version that was removed since it had been kept long enough."""
+"""The note of a version removed by its retention."""
 _KEY: Final = ("session_id", "attempt", "rank", "folder")
 _TELL: Final = f"{_ARTIFACT.insert('artifacts')} ON CONFLICT ({', '.join(_KEY)}) DO NOTHING"
 _PUT: Final = _ARTIFACT.upsert("artifacts", _KEY)
@@ -34,17 +34,17 @@ _LOCK: Final = (
 
 
 class SqlArtifacts:
-    """What sessions saved in versions; rows go with their session.
+    """Versioned artifacts of sessions; rows are deleted with their session.
 
-    A row stays when its version is removed, or turns out to be equal to the one before: a record that comes again tells
-    of nothing new then.
+    A row stays when its version is removed, or is UNCHANGED: so a record received again
+    adds nothing.
     """
 
     def __init__(self, database: Database) -> None:
         self._database = database
 
     async def tell(self, told: Sequence[Artifact]) -> None:
-        """Store what records tell, the first word on each; nothing beyond MOST_OF_SESSION of a session."""
+        """Store recorded artifacts, except known ones and those beyond MOST_OF_SESSION of a session."""
 
         def work(connection: Connection) -> None:
             for one in told:
@@ -54,7 +54,7 @@ class SqlArtifacts:
         await self._database.write(work, touches={one.session_id for one in told})
 
     async def restore(self, artifacts: Sequence[Artifact]) -> None:
-        """Store versions of a session that is being restored, with their numbers and states."""
+        """Store versions of a session being restored, with their numbers and states."""
 
         def work(connection: Connection) -> None:
             for one in artifacts:
@@ -68,9 +68,9 @@ class SqlArtifacts:
         await self._database.write(work, touches={one.session_id for one in artifacts})
 
     async def settle(self, settled: Artifact) -> Artifact | None:
-        """Store that one is DURABLE, with the next version of its name, or LOST; what stands, None: there is no room.
+        """Mark one DURABLE, with the next version of its name, or LOST; return its row, None if the session is full.
 
-        One that is DURABLE, UNCHANGED or REMOVED stays so.
+        DURABLE, UNCHANGED and REMOVED ones stay unchanged.
         """
 
         def work(connection: Connection) -> Artifact | None:
@@ -90,7 +90,7 @@ class SqlArtifacts:
         return await self._database.write(work, touches={settled.session_id})
 
     async def note(self, artifact: Artifact, text: str) -> None:
-        """Say with the version that lists one's content what did not become of it; "": nothing."""
+        """Set an artifact's note, or that of the newest version if it is UNCHANGED; "" clears it."""
 
         def work(connection: Connection) -> None:
             known = _find(connection, artifact)
@@ -104,7 +104,7 @@ class SqlArtifacts:
     async def list(
         self, session_id: str, *, name: str = "", after: ArtifactKey | None = None, limit: int
     ) -> tuple[Artifact, ...]:
-        """Of one session, oldest first, behind the one with this key; with `name` only its versions."""
+        """List artifacts of one session after this key, oldest first; with `name` only its versions."""
         query = page(
             _ARTIFACT.columns,
             "artifacts",
@@ -117,7 +117,7 @@ class SqlArtifacts:
         return await select(self._database, *query, _ARTIFACT.read)
 
     async def count_removed(self, session_id: str, name: str) -> int:
-        """How many versions of a session were removed; with `name` only of that one."""
+        """Count the removed versions of a session; with `name` only its versions."""
         [(count,)] = await select(
             self._database,
             "SELECT count(*) FROM artifacts WHERE session_id = ? AND state = 'REMOVED'"
@@ -130,9 +130,9 @@ class SqlArtifacts:
     async def remove(
         self, session_id: str, owner: str, versions: Collection[tuple[str, int]]
     ) -> tuple[str, int] | None:
-        """Remove versions by name and number, all or none; one that is not there, None when all are gone.
+        """Remove versions by name and number, all or none; return a missing one, None if all were removed.
 
-        Their content is released, and a count asked for.
+        Their content is released, and a recount requested.
         """
 
         def work(connection: Connection) -> tuple[str, int] | None:
@@ -156,7 +156,7 @@ class SqlArtifacts:
         return await self._database.write(work, touches={session_id})
 
     async def count_expired(self, session_id: str, name: str) -> int:
-        """How many of the removed versions of a name had been kept long enough."""
+        """Count the versions of a name removed by their retention."""
         [(count,)] = await select(
             self._database,
             "SELECT count(*) FROM artifacts WHERE session_id = ? AND name = ? AND state = 'REMOVED'"
@@ -167,9 +167,9 @@ class SqlArtifacts:
         return int(count)
 
     async def expire(self, folder: str, *, before: float, limit: int) -> int:
-        """Remove versions of ended sessions that were saved in this folder before a moment (Unix seconds); how many.
+        """Remove versions of ended sessions saved in this folder before a time (Unix seconds); return their number.
 
-        Their content is released, and a count asked for.
+        Their content is released, and a recount requested.
         """
 
         def work(connection: Connection) -> int:
@@ -191,11 +191,11 @@ class SqlArtifacts:
         return await self._database.write(work)
 
     async def unsettled(self) -> tuple[ReplicaKey, ...]:
-        """The replicas of which artifacts are SAVED: no node has reported what became of them."""
+        """List the replicas with SAVED artifacts: no node has reported their outcome."""
         return await saved_replicas(self._database, "artifacts")
 
     async def lose(self, replica: ReplicaKey, why: str) -> int:
-        """What is SAVED of a replica is LOST, unless its node reports otherwise later; how many that are."""
+        """Mark a replica's SAVED artifacts LOST, until its node reports otherwise; return their number."""
         return await lose_saved(self._database, "artifacts", replica, why)
 
 
@@ -206,9 +206,9 @@ def delete_artifacts(connection: Connection, session_id: str) -> None:
 
 
 def _numbered(connection: Connection, durable: Artifact) -> Artifact:
-    """With the next version of its name, or UNCHANGED if the newest version has the same content."""
+    """Return it with the next version of its name, or UNCHANGED if the newest version has the same content."""
     name = (durable.session_id, durable.name)
-    connection.execute(_LOCK, name)  # until the transaction ends: two are not given one number
+    connection.execute(_LOCK, name)  # until the transaction ends: numbers are unique
     newest = connection.execute(
         "SELECT state, digest FROM artifacts WHERE session_id = ? AND name = ? AND version > 0"
         " ORDER BY version DESC LIMIT 1",
@@ -227,7 +227,7 @@ def _numbered(connection: Connection, durable: Artifact) -> Artifact:
 
 
 def _note_newest(connection: Connection, unchanged: Artifact, text: str) -> None:
-    """Have the newest version of its name say it: an UNCHANGED one is not listed."""
+    """Set the note of the newest version of its name: an UNCHANGED one is not listed."""
     connection.execute(
         "UPDATE artifacts SET note = ? WHERE session_id = ? AND name = ? AND state = 'DURABLE'"
         " AND version = (SELECT max(version) FROM artifacts WHERE session_id = ? AND name = ?)",

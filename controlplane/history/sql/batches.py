@@ -1,4 +1,4 @@
-"""Transactions that are shared by whoever waits for one (group commit)."""
+"""Transactions shared by concurrent writers (group commit)."""
 
 from __future__ import annotations
 
@@ -25,27 +25,27 @@ class BatchItem(Generic[C, T]):
         self._value: T
 
     def attempt(self, connection: C) -> None:
-        """Do the work; what it raises passes through."""
+        """Do the work; its exceptions pass through."""
         self._value = self._work(connection)
 
     def fail(self, error: BaseException) -> None:
-        """It is undone, or it is not known whether it was done."""
+        """Settle with an error: rolled back, or outcome unknown."""
         self.error = error
         self.is_settled = True
 
     def result(self) -> T:
-        """The value, or raises the error."""
+        """Return the value or raise the error."""
         if self.error is not None:
             raise self.error
         return self._value
 
 
 class Batches(Generic[C]):
-    """Gathers the work that arrives while a transaction is on its way into the next one.
+    """Collects work that arrives during a transaction for the next one.
 
     Args:
-        settle: settles every part that it is given; what it leaves unsettled has failed.
-        most: parts of one transaction.
+        settle: settles all its items; unsettled ones fail.
+        most: items per transaction.
     """
 
     def __init__(
@@ -55,13 +55,13 @@ class Batches(Generic[C]):
         most: int = 1 << 62,
     ) -> None:
         self.turn = asyncio.Lock()
-        """Held while a transaction is on its way."""
+        """Held during a transaction."""
         self._settle = settle
         self._most = most
         self._queue: list[BatchItem[C, Any]] = []
 
     async def write(self, work: Callable[[C], T], touches: Collection[str]) -> T:
-        """Run `work` in one of the next transactions; its value once that is settled."""
+        """Run `work` in one of the next transactions; return its value once settled."""
         part = BatchItem(work, touches)
         self._queue.append(part)
         try:

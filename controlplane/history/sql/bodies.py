@@ -1,7 +1,7 @@
-"""What a stored chunk holds: a frame (nsml.content.framing) of log bytes, or of joined records.
+"""The body of a stored chunk: a frame (nsml.content.framing) of log bytes, or of joined records.
 
 Or `0x02` and a digest: the log bytes are in that block (controlplane.history.blocks). Or `0x03` alone: the
-records were let go (controlplane.history.sql.retention).
+records were deleted by retention (controlplane.history.sql.retention).
 """
 
 from __future__ import annotations
@@ -22,19 +22,19 @@ if TYPE_CHECKING:
 LOG_PIECE_BYTES = 256 << 10
 _MAX_BODY_BYTES = 64 << 20
 _RECORDS_LEVEL = 1
-"""Records are the same but for their digits: higher levels of zstd take longer and make them no smaller."""
+"""Records differ only in digits: higher levels of zstd take longer without making them smaller."""
 _LENGTH = struct.Struct("<I")
 _LENGTH_BYTES = _LENGTH.size
 _REFERENCE = 2
 REFERENCE_FLAG: Final = bytes((_REFERENCE,))
 REFERENCE_BYTES: Final = 33
-"""Of the body of a row that stands for a block; no other body begins with the flag."""
+"""Size of the body of a block's row; no other body begins with the flag."""
 LET_GO = bytes((3,))
-"""The body of a row that stands for records that were let go, at `received_at`."""
+"""The body of a row for records deleted by retention, at `received_at`."""
 
 
 class Row(NamedTuple):
-    """A stored part of a stream; without a body it is a gap. Of a block's row it was received when that begins."""
+    """A stored part of a stream; without a body it is a gap. A block's row has the `received_at` of its first piece."""
 
     first: int
     last: int
@@ -43,22 +43,22 @@ class Row(NamedTuple):
 
 
 def reference(digest: str) -> bytes:
-    """The body of a row that stands for a block."""
+    """Return the body of a block's row."""
     return REFERENCE_FLAG + bytes.fromhex(digest)
 
 
 def referred_by(body: bytes) -> str:
-    """The digest of the block for which a row with this body stands."""
+    """Return the digest of the block in this body."""
     return bytes(body[1:]).hex()
 
 
 def is_reference(row: Row) -> bool:
-    """Whether a row stands for a block."""
+    """Whether a row refers to a block."""
     return row.body is not None and row.body[0] == _REFERENCE
 
 
 def opened(row: Row, low: int, high: int, blocks: Blocks) -> Iterator[Row]:
-    """A row, or of a block's the rows that it stands for, with any of the positions [low, high)."""
+    """Yield the row itself, or the rows in its block that overlap positions [low, high)."""
     if is_reference(row):
         yield from map(_row, _block(row, blocks).pieces(low, high))
     else:
@@ -66,7 +66,7 @@ def opened(row: Row, low: int, high: int, blocks: Blocks) -> Iterator[Row]:
 
 
 def opened_back(row: Row, low: int, high: int, blocks: Blocks) -> Iterator[Row]:
-    """The same, from the last one back."""
+    """Like `opened`, in reverse order."""
     if is_reference(row):
         yield from map(_row, _block(row, blocks).pieces_back(low, high))
     else:
@@ -85,12 +85,12 @@ def _row(piece: Piece) -> Row:
 
 
 def content(body: bytes) -> bytes:
-    """The bytes of a log's chunk, or its joined records."""
+    """Unframe a body: log bytes, or joined records."""
     return unframe(body, max_bytes=_MAX_BODY_BYTES)
 
 
 def pieces(chunk: Chunk, low: int, high: int) -> Iterator[tuple[int, int, bytes | None]]:
-    """The rows that positions [low, high] of a chunk become: first, last, body."""
+    """Split positions [low, high] of a chunk into rows: first, last, body."""
     start, end = low - chunk.first, high - chunk.first + 1
     if chunk.is_gap:
         yield low, high, None
@@ -104,7 +104,7 @@ def pieces(chunk: Chunk, low: int, high: int) -> Iterator[tuple[int, int, bytes 
 
 
 def part(row: Row, channel: Channel, start: int) -> Recorded | Gap | LetGo:
-    """A row as readers see it, trimmed to begin at `start`."""
+    """Decode a row for readers, trimmed to begin at `start`."""
     first = max(row.first, start)
     if row.body is None:
         return Gap(first, row.last)
@@ -119,19 +119,19 @@ def part(row: Row, channel: Channel, start: int) -> Recorded | Gap | LetGo:
 
 
 def weight(part: Recorded | Gap | LetGo) -> int:
-    """How much of a page's room a part takes."""
+    """Return the size of a part as counted against a page's limit."""
     if isinstance(part, Gap | LetGo):
         return 1
     return len(part.data) + sum(map(len, part.records))
 
 
 def _join(records: Sequence[bytes]) -> bytes:
-    """Records as one body: each with its length before it, 4 bytes little-endian."""
+    """Join records, each prefixed with its length, 4 bytes little-endian."""
     return b"".join(part for record in records for part in (_LENGTH.pack(len(record)), record))
 
 
 def split(body: bytes) -> tuple[bytes, ...]:
-    """The records that were joined."""
+    """Split joined records."""
     records = []
     at, end, length_at = 0, len(body), _LENGTH.unpack_from
     while at < end:

@@ -43,7 +43,7 @@ if TYPE_CHECKING:
 
 
 class SqlCatalogue(SqlDatasets):
-    """What has ended, and what outlives sessions."""
+    """Ended sessions and their checkpoints; datasets by inheritance."""
 
     async def put_session(
         self,
@@ -53,11 +53,11 @@ class SqlCatalogue(SqlDatasets):
         *,
         term: int,
     ) -> None:
-        """Store or replace an ended session by id, with what its attempts are charged for and the datasets it used.
+        """Store or replace an ended session by id, with its attempts' charges and the datasets it used.
 
-        Only the leader does; HistoryFenced when one of a later term than `term` has written.
-        HistoryConflict: its name or (owner, request id) is another's, or an attempt is charged with
-        something else already.
+        Leader only; HistoryFenced if a leader of a later term than `term` has written.
+        HistoryConflict: another session has its name or (owner, request id), or an attempt already has
+        another charge.
         """
         row = _session_row(session)
 
@@ -70,7 +70,7 @@ class SqlCatalogue(SqlDatasets):
         await self._database.write(work, touches={session.id})
 
     async def replace_session(self, session: SessionRecord, *, known: bytes) -> bool:
-        """Replace a session whose `record` still is `known`; False when it is another or gone."""
+        """Replace a session if its `record` still is `known`; False if it changed or is gone."""
         row = {**_session_row(session), "known": known}
         return await change(self._database, _REPLACE_SESSION, row, touches={session.id}) > 0
 
@@ -83,13 +83,13 @@ class SqlCatalogue(SqlDatasets):
         return await self._one_session("name = ?", name)
 
     async def session_by_request(self, owner: str, request_id: str) -> SessionRecord | None:
-        """By the request that made it."""
+        """By the request that created it."""
         return await self._one_session("owner = ? AND request_id = ?", owner, request_id)
 
     async def sessions(
         self, query: SessionQuery, *, after: PageKey | None = None, limit: int = 100
     ) -> SessionPage:
-        """A page of what the viewer may see, newest first by (created_at, id)."""
+        """Return a page of sessions visible to the viewer, newest first by (created_at, id)."""
         dialect = self._database.dialect
         conditions = " AND ".join(_session_conditions(query, after, dialect))
         statement = (
@@ -117,9 +117,9 @@ class SqlCatalogue(SqlDatasets):
         )
 
     async def delete_session(self, session_id: str, *, roots: Collection[str] = ()) -> bool:
-        """Remove a session with its streams, summary, checkpoints, media and artifacts; False when it was not there.
+        """Remove a session with its streams, summary, checkpoints, media and artifacts; False if there is none.
 
-        Charges and audit rows stay. Its manifests, and those of `roots`, are released, and a count is asked for.
+        Charges and audit rows stay. Its manifests and `roots` are released, and a recount is requested.
         """
 
         def work(connection: Connection) -> bool:
@@ -141,7 +141,7 @@ class SqlCatalogue(SqlDatasets):
         return await self._database.write(work, touches={session_id})
 
     async def owned_by(self, owner: str) -> OwnedBy:
-        """How many ended sessions and datasets an owner has; of datasets also those that can be restored."""
+        """Count an owner's ended sessions, datasets, and removed datasets that can be restored."""
         [counts] = await select(
             self._database,
             "SELECT (SELECT count(*) FROM sessions WHERE owner = :owner),"
@@ -154,17 +154,17 @@ class SqlCatalogue(SqlDatasets):
         return counts
 
     async def referred(self, after: tuple[int | str, ...] = ()) -> Referred:
-        """What refers to objects, a page at a time: all that is there from the first page to the last.
+        """Return a page of references to objects; complete for all rows that exist from the first page to the last.
 
-        Behind the place that the page before ended at; a page may be empty and have a next one.
+        `after`: `next` of the previous page; a page may be empty and have a next one.
         """
         return await self._database.read(partial(referred, after))
 
     async def put_checkpoint(self, checkpoint: Checkpoint) -> None:
-        """Store a checkpoint; of two of one name the later saved one stands, see `values.later_of`.
+        """Store a checkpoint; of two with one name the later one wins, see `values.later_of`.
 
-        Making one durable keeps what was said of it when it was saved. One that was retired stays away, whatever is
-        reported of it once more.
+        One becoming durable keeps the facts recorded when it was saved. Repeated reports do not bring back
+        a retired one.
         """
 
         def work(connection: Connection) -> None:
@@ -182,7 +182,7 @@ class SqlCatalogue(SqlDatasets):
     async def checkpoints(
         self, session_id: str, *, after: tuple[float, str] | None = None, limit: int | None = None
     ) -> tuple[Checkpoint, ...]:
-        """Of one session, oldest first; behind the one with this time and name."""
+        """List a session's checkpoints after this time and name, oldest first."""
         query = page(
             _CHECKPOINT.columns,
             "checkpoints",
@@ -195,7 +195,7 @@ class SqlCatalogue(SqlDatasets):
         return await select(self._database, *query, _CHECKPOINT.read)
 
     async def checkpoints_of(self, digest: str) -> tuple[Checkpoint, ...]:
-        """Those of any session with this content, newest first; a few of them where there are many."""
+        """List the checkpoints of any session with this content, newest first; at most 100."""
         return await select(
             self._database,
             f"SELECT {_CHECKPOINT.columns} FROM checkpoints WHERE digest = ?"
@@ -205,7 +205,7 @@ class SqlCatalogue(SqlDatasets):
         )
 
     async def newest_durable(self, session_id: str) -> Checkpoint | None:
-        """The last saved one with content, of the latest attempt that has one."""
+        """Return the newest checkpoint with content, of the latest attempt with one."""
         return await select_one(
             self._database,
             f"SELECT {_CHECKPOINT.columns} FROM checkpoints WHERE session_id = ? AND digest <> ''"
@@ -217,7 +217,7 @@ class SqlCatalogue(SqlDatasets):
         )
 
     async def newest_names(self, session_id: str, limit: int) -> tuple[str, ...]:
-        """Names of the checkpoints that were saved last, oldest first."""
+        """Return the names of the newest checkpoints, oldest first."""
         names = await select(
             self._database,
             "SELECT name FROM checkpoints WHERE session_id = ?"
@@ -228,7 +228,7 @@ class SqlCatalogue(SqlDatasets):
         return names[::-1]
 
     async def checkpoints_among(self, session_id: str, names: Collection[str]) -> set[str]:
-        """Those of the names that a session has checkpoints of."""
+        """Return the names for which a session has checkpoints."""
         dialect = self._database.dialect
         found = await select(
             self._database,
@@ -248,7 +248,7 @@ class SqlCatalogue(SqlDatasets):
     async def checkpoint_counts(
         self, session_ids: Collection[str]
     ) -> Mapping[str, CheckpointCount]:
-        """Numbers of checkpoints of each session that has any, and when the newest was saved."""
+        """Count the checkpoints of each session with any, with the save time of the newest."""
         dialect = self._database.dialect
         counts = await select(
             self._database,
@@ -262,15 +262,15 @@ class SqlCatalogue(SqlDatasets):
         return dict(counts)
 
     async def unsettled_checkpoints(self) -> tuple[ReplicaKey, ...]:
-        """The replicas of which checkpoints are SAVED: no node has reported what became of them."""
+        """List the replicas with SAVED checkpoints: no node has reported their outcome."""
         return await saved_replicas(self._database, "checkpoints")
 
     async def lose_checkpoints(self, replica: ReplicaKey, why: str) -> int:
-        """What is SAVED of a replica is LOST, unless its node reports otherwise later; how many that are."""
+        """Mark a replica's SAVED checkpoints LOST, until its node reports otherwise; return their number."""
         return await lose_saved(self._database, "checkpoints", replica, why)
 
     async def delete_checkpoint(self, session_id: str, name: str, *, owner: str = "") -> bool:
-        """Remove its row; False when it was not there. With `owner` its content is released, and a count asked for."""
+        """Remove its row; False if there is none. With `owner` its content is released, and a recount requested."""
 
         def work(connection: Connection) -> bool:
             known = _find_checkpoint(connection, session_id, name)

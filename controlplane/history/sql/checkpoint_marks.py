@@ -1,4 +1,4 @@
-"""What is said of checkpoints beside what their sessions reported: tags, who loaded them, which were retired."""
+"""Metadata of checkpoints not reported by their sessions: tags, uses by sessions, retirement."""
 
 # ruff: noqa: S608 - statements are put together from constants here; values are parameters
 
@@ -46,7 +46,7 @@ _RETIRE: Final = (
 
 
 class Marks(NamedTuple):
-    """What keeps checkpoints of a session: `tags` to names, and uses."""
+    """Reasons to keep checkpoints of a session: `tags` to names, and uses."""
 
     tags: Mapping[str, str]
     uses: tuple[CheckpointUse, ...]
@@ -56,7 +56,7 @@ Choice: TypeAlias = "Callable[[Iterable[Checkpoint], Marks], Collection[str]]"
 
 
 class SqlCheckpointMarks:
-    """Beside the rows of checkpoints, which nodes write."""
+    """Tables separate from the rows of checkpoints, which nodes write."""
 
     def __init__(self, database: Database) -> None:
         self._database = database
@@ -66,14 +66,14 @@ class SqlCheckpointMarks:
         return await self._database.read(lambda connection: _marks(connection, session_id))
 
     async def note_use(self, session_id: str, use: CheckpointUse) -> bool:
-        """Note that a session loads a checkpoint; False where that is not there."""
+        """Record that a session loads a checkpoint; False if there is no such checkpoint."""
         row = {"session_id": session_id, **use._asdict()}
         return await change(self._database, _USE, row, touches={session_id}) > 0
 
     async def tag(self, session_id: str, tag: str, name: str, *, most: int) -> bool:
-        """Give a checkpoint a tag, which no other one of the session has then.
+        """Tag a checkpoint; the tag moves from any other one of the session.
 
-        False: the checkpoint is not there, or its session would have more than `most` tags.
+        False: no such checkpoint, or its session would have more than `most` tags.
         """
 
         def work(connection: Connection) -> bool:
@@ -92,7 +92,7 @@ class SqlCheckpointMarks:
         return await self._database.write(work, touches={session_id})
 
     async def untag(self, session_id: str, tag: str) -> None:
-        """Take a tag away."""
+        """Remove a tag."""
         await change(
             self._database,
             "DELETE FROM checkpoint_tags WHERE session_id = ? AND tag = ?",
@@ -101,7 +101,7 @@ class SqlCheckpointMarks:
         )
 
     async def tagged(self, session_id: str, tag: str) -> str | None:
-        """The name of the checkpoint with this tag."""
+        """Return the name of the checkpoint with this tag."""
         found = await select(
             self._database,
             "SELECT name FROM checkpoint_tags WHERE session_id = ? AND tag = ?",
@@ -111,7 +111,7 @@ class SqlCheckpointMarks:
         return found[0] if found else None
 
     async def retired(self, session_id: str) -> Retired:
-        """How many checkpoints of a session were retired."""
+        """Count the retired checkpoints of a session."""
         [found] = await select(
             self._database,
             "SELECT coalesce(sum(times), 0), coalesce(sum(size_bytes), 0) FROM retired_checkpoints"
@@ -124,10 +124,10 @@ class SqlCheckpointMarks:
     async def retire(
         self, session_id: str, owner: str, choose: Choice, *, now: float
     ) -> tuple[Checkpoint, ...]:
-        """Remove the durable checkpoints that `choose` names, and remember that; those that are gone.
+        """Remove the durable checkpoints chosen by `choose`, and record it; return the removed ones.
 
-        It is asked in the transaction that removes them, so nothing that it decides by is another then. Their content
-        is released, and a count asked for.
+        `choose` runs in the transaction that removes them, so its input cannot have changed. Their content
+        is released, and a recount requested.
         """
 
         def look(connection: Connection) -> Collection[str]:
@@ -153,14 +153,14 @@ class SqlCheckpointMarks:
                 add_kept(connection, owner, asked=1)
             return gone
 
-        # Mostly nothing goes: then nobody waits for the transaction.
+        # Mostly nothing is chosen: a read saves the write transaction.
         if not await self._database.read(look):
             return ()
         return await self._database.write(work, touches={session_id})
 
 
 def is_retired(connection: Connection, checkpoint: Checkpoint) -> bool:
-    """Whether this save was retired, or an earlier one than the last that was; part of a larger transaction."""
+    """Whether this save, or a later one of its name, was retired; part of a larger transaction."""
     row = connection.execute(
         "SELECT attempt, saved_at FROM retired_checkpoints WHERE session_id = ? AND name = ?",
         (checkpoint.session_id, checkpoint.name),
@@ -169,7 +169,7 @@ def is_retired(connection: Connection, checkpoint: Checkpoint) -> bool:
 
 
 def delete_marks_of(connection: Connection, session_id: str, name: str) -> None:
-    """Forget tags and uses of a checkpoint; part of a larger transaction."""
+    """Delete tags and uses of a checkpoint; part of a larger transaction."""
     for table in ("checkpoint_tags", "checkpoint_uses"):
         connection.execute(
             f"DELETE FROM {table} WHERE session_id = ? AND name = ?", (session_id, name)
@@ -177,7 +177,7 @@ def delete_marks_of(connection: Connection, session_id: str, name: str) -> None:
 
 
 def delete_marks(connection: Connection, session_id: str) -> None:
-    """Forget what is said of the checkpoints of a session, and what it used; part of a larger transaction."""
+    """Delete the marks of a session's checkpoints, and its uses of others; part of a larger transaction."""
     for table in ("checkpoint_tags", "checkpoint_uses", "retired_checkpoints"):
         connection.execute(f"DELETE FROM {table} WHERE session_id = ?", (session_id,))
     connection.execute("DELETE FROM checkpoint_uses WHERE used_by = ?", (session_id,))

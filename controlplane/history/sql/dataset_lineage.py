@@ -1,4 +1,4 @@
-"""What made versions of datasets: sessions, by their output folders. Only the control plane writes it, with the version."""
+"""Lineage of dataset versions made from sessions' output folders. Only the control plane writes it, with the version."""
 
 # ruff: noqa: S608 - statements are put together from constants here; values are parameters
 
@@ -31,12 +31,12 @@ _IS_THERE: Final = (
 
 
 class SqlDatasetLineage:
-    """What the catalogue knows of what made versions, and of what sessions made."""
+    """The catalogue's lineage of versions, by version and by session."""
 
     _database: Database
 
     async def made_by(self, session_id: str) -> tuple[tuple[DatasetUse, int], ...]:
-        """The versions that a session made, removed ones, too, each with the attempt, by name and number."""
+        """List the versions made by a session, including removed ones, with the attempt, by owner, name and number."""
         return await select(
             self._database,
             "SELECT owner, name, number, attempt FROM dataset_lineage WHERE session_id = ?"
@@ -46,7 +46,7 @@ class SqlDatasetLineage:
         )
 
     async def seen_made_by(self, session_id: str, viewer: User) -> tuple[DatasetUse, ...]:
-        """The versions that a session made, of datasets that a viewer may see, without removed ones."""
+        """List the versions made by a session, without removed ones, of datasets visible to the viewer."""
         return await select(
             self._database,
             "SELECT l.owner, l.name, l.number FROM dataset_lineage l"
@@ -59,7 +59,7 @@ class SqlDatasetLineage:
         )
 
     async def seen_sessions(self, ids: Collection[str], viewer: User) -> set[str]:
-        """Those of ended sessions that a viewer may see."""
+        """Return the ended sessions visible to the viewer."""
         dialect = self._database.dialect
         found = await select(
             self._database,
@@ -73,7 +73,7 @@ class SqlDatasetLineage:
     async def seen_datasets(
         self, names: Collection[tuple[str, str]], viewer: User
     ) -> set[tuple[str, str]]:
-        """Those of datasets, by owner and name, that a viewer may see; of others' not those that are removed."""
+        """Return the datasets, by owner and name, visible to the viewer; removed ones only if the viewer's own."""
         dialect = self._database.dialect
         found = await select(
             self._database,
@@ -93,7 +93,7 @@ class SqlDatasetLineage:
     async def ended_users(
         self, owner: str, name: str, number: int, viewer: User, *, limit: int
     ) -> tuple[str, ...]:
-        """Names of ended sessions that used a version of a dataset, or any (0), which a viewer may see: the newest first."""
+        """List the ended sessions visible to the viewer that used a version of a dataset, or any (0), newest first."""
         return await select(
             self._database,
             "SELECT s.name FROM dataset_uses u JOIN sessions s ON s.id = u.session_id"
@@ -111,7 +111,7 @@ class SqlDatasetLineage:
 
 
 def put_lineage(connection: Connection, version: DatasetVersion, made: DatasetLineage) -> None:
-    """Note what made a version; part of the transaction that makes it."""
+    """Store a version's lineage; part of the transaction that makes it."""
     connection.execute(
         _PUT,
         (
@@ -125,7 +125,7 @@ def put_lineage(connection: Connection, version: DatasetVersion, made: DatasetLi
 def lineage_of(
     connection: Connection, owner: str, name: str, number: int = 0
 ) -> dict[int, DatasetLineage]:
-    """What made a version, or all (0), by number; those that were pushed are not among them."""
+    """Return the lineage of a version, or of all (0), by number; pushed versions have none."""
     rows = connection.execute(
         f"SELECT number, {_COLUMNS} FROM dataset_lineage WHERE owner = ? AND name = ?"
         " AND (number = ? OR ? = 0)",

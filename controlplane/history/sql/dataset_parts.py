@@ -1,7 +1,7 @@
-"""Parts of datasets: who reads each, for all versions, and the manifests of each version that has some.
+"""Parts of datasets: the access of each, for all versions, and the manifests of versions with parts.
 
-Who reads a part is kept with the name of its dataset for good, as the numbers of versions are: what was hidden once is hidden
-in every version that is pushed or restored later, until somebody opens it.
+The access of a part is kept with its dataset's name for good, as version numbers are: a hidden part stays hidden
+in every version pushed or restored later, until it is opened.
 """
 
 # ruff: noqa: S608 - statements are put together from constants here; values are parameters
@@ -34,7 +34,7 @@ _DATASET_BUT_VISIBILITY: Final = ", ".join(
     f"d.{name}" for name in _DATASET.names if name != "visibility"
 )
 _READERS: Final = (
-    # Content that not everybody who sees a dataset may read is as if in a private one.
+    # Content restricted to some viewers of a dataset counts as private.
     f"SELECT {_DATASET_BUT_VISIBILITY}, d.visibility AS visibility"
     " FROM dataset_versions v JOIN datasets d ON d.owner = v.owner AND d.name = v.name"
     " WHERE v.digest = :digest AND v.removed_at = 0"
@@ -50,20 +50,20 @@ _READERS: Final = (
 
 
 class PartsChanged(Exception):
-    """Others changed who reads the parts of the dataset, or its versions, since that was read; nothing was written."""
+    """The dataset's versions or access of parts changed since they were read; nothing was written."""
 
 
 class SqlDatasetParts:
-    """What the catalogue knows of parts."""
+    """The catalogue's parts of datasets."""
 
     _database: Database
 
     async def part_access(self, owner: str, name: str) -> dict[str, PartAccess]:
-        """Who reads each part of a dataset, by path; {}: it has no parts."""
+        """Return the access of each part of a dataset, by path; {}: it has no parts."""
         return await self._database.read(lambda connection: access_of(connection, owner, name))
 
     async def whole_roots(self, owner: str, name: str) -> dict[int, str]:
-        """The manifests of everything that versions have, by number; of removed versions, too."""
+        """Return the manifests of whole versions, by number, including removed versions."""
         return await self._database.read(lambda connection: _whole_roots(connection, owner, name))
 
     async def set_part_access(
@@ -75,12 +75,12 @@ class SqlDatasetParts:
         *,
         before: Mapping[str, PartAccess],
     ) -> None:
-        """Change who reads the parts of a dataset, in all its versions.
+        """Change the access of a dataset's parts, in all its versions.
 
-        `versions`: by number the root of what is open from now on, and the further ones; None where it has no parts.
+        `versions`: by number the new root of the open parts, and the further roots; None for one without parts.
 
         Raises:
-            PartsChanged: it is not as it was `before`, or there are other versions.
+            PartsChanged: the access is no longer `before`, or the versions changed.
         """
 
         def work(connection: Connection) -> None:
@@ -107,9 +107,9 @@ class SqlDatasetParts:
         await self._database.write(work, touches={f"{owner}/{name}"})
 
     async def readers_of(self, digest: str) -> tuple[Dataset, ...]:
-        """The datasets that have this content: who sees one may read it.
+        """List the datasets with this content: viewers of one may read it.
 
-        One of which only the owner may read this content is private here.
+        A dataset is reported as private if only its owner may read this content.
         """
         columns = _DATASET.columns.replace("visibility", "max(visibility)")
         others = ", ".join(name for name in _DATASET.names if name != "visibility")
@@ -133,7 +133,7 @@ def _whole_roots(connection: Connection, owner: str, name: str) -> dict[int, str
 
 
 def access_of(connection: Connection, owner: str, name: str) -> dict[str, PartAccess]:
-    """Who reads each part of a dataset, by path."""
+    """Return the access of each part of a dataset, by path."""
     rows = connection.execute(
         "SELECT path, access FROM dataset_parts WHERE owner = ? AND name = ? ORDER BY path",
         (owner, name),
@@ -144,7 +144,7 @@ def access_of(connection: Connection, owner: str, name: str) -> dict[str, PartAc
 def check_access(
     connection: Connection, owner: str, name: str, before: Mapping[str, PartAccess]
 ) -> None:
-    """Raise PartsChanged unless it is as it was before; part of a larger transaction."""
+    """Raise PartsChanged unless the access still is `before`; part of a larger transaction."""
     if access_of(connection, owner, name) != before:
         raise PartsChanged
 
@@ -152,7 +152,7 @@ def check_access(
 def put_access(
     connection: Connection, owner: str, name: str, access: Mapping[str, PartAccess]
 ) -> None:
-    """Note who reads parts; part of a larger transaction."""
+    """Store the access of parts; part of a larger transaction."""
     rows = [(owner, name, path, int(one)) for path, one in sorted(access.items())]
     connection.executemany(_PUT_ACCESS, rows)
 
@@ -160,7 +160,7 @@ def put_access(
 def put_roots(
     connection: Connection, owner: str, name: str, number: int, roots: Iterable[DatasetRoot]
 ) -> None:
-    """Note the further manifests of a version; part of a larger transaction."""
+    """Store the further roots of a version; part of a larger transaction."""
     key = {"owner": owner, "name": name, "number": number}
     connection.executemany(
         _PUT_ROOT, [{**key, **_ROOT.values(one), "kind": int(one.kind)} for one in roots]
@@ -170,7 +170,7 @@ def put_roots(
 def parts_of(
     connection: Connection, owner: str, name: str, number: int = 0
 ) -> dict[int, DatasetParts]:
-    """The parts of a version, or of all (0), by number; those without parts are not among them."""
+    """Return the parts of a version, or of all (0), by number; versions without parts are left out."""
     rows = connection.execute(
         f"SELECT number, {_ROOT.columns} FROM dataset_roots WHERE owner = ? AND name = ?"
         " AND (number = ? OR ? = 0) ORDER BY number, kind, path",
@@ -184,7 +184,7 @@ def parts_of(
 
 
 def release_roots(connection: Connection, owner: str, name: str, numbers: Iterable[int]) -> None:
-    """Note that versions refer no more to their further manifests; as `user_storage.release`."""
+    """Release the further manifests of versions; see `user_storage.release`."""
     for number in numbers:
         rows: list[tuple[Any, ...]] = connection.execute(
             "SELECT digest FROM dataset_roots WHERE owner = ? AND name = ? AND number = ?",

@@ -1,8 +1,8 @@
 """Datasets, their versions, tags and uses.
 
-A removed version keeps its row, and with it counts as a reference to its content, until it is purged: restoring it changes
-this row alone. So no look at all references, which goes through the table by its key, can miss it on its way. A dataset keeps
-its row for good, so that no number is ever given twice.
+A removed version keeps its row, and so still refers to its content, until it is purged: restoring it changes
+only this row. So a scan of all references, in key order, cannot miss it. A dataset keeps its row permanently, so that
+numbers are never reused.
 """
 
 # ruff: noqa: S608 - statements are put together from constants here; values are parameters
@@ -39,16 +39,16 @@ if TYPE_CHECKING:
     from controlplane.history.values import DatasetLineage, DatasetParts, DatasetUse
 
 MOST_TAGS: Final = 256
-"""Of one dataset."""
+"""Tags per dataset."""
 _DIGESTS_A_STEP: Final = 10_000
 _PURGED_AT_ONCE: Final = 100
 
 
 class Restored(NamedTuple):
-    """What became of a wish to restore versions.
+    """The result of restoring versions.
 
     Attributes:
-        numbers: of the versions that are back; () where nothing can be restored.
+        numbers: of the restored versions; () if there are none to restore.
         is_wider: nothing was changed: the dataset is visible to more users than the versions were.
     """
 
@@ -57,7 +57,7 @@ class Restored(NamedTuple):
 
 
 class Tagging(NamedTuple):
-    """What became of a wish to set a tag: 0 for `before`, the version that had it; both False: there is no such version."""
+    """The result of setting a tag. `before`: the version tagged before, 0: none; both False: no such version."""
 
     before: int = 0
     is_set: bool = False
@@ -83,14 +83,14 @@ class SqlDatasets(SqlDatasetParts, SqlDatasetLineage):
         access_before: Mapping[str, PartAccess] | None = None,
         lineage: DatasetLineage | None = None,
     ) -> tuple[DatasetVersion, bool]:
-        """Make content the newest version; the same content and place as the newest has gives that one and False.
+        """Make content the newest version; if the newest has the same content and place, return that one and False.
 
-        Makes the dataset when it is new or all its versions are removed; of one that exists, team and visibility become
-        `dataset`'s. The version is created at `dataset.created_at`. `digest`, `size_bytes` and `file_count` are of what is
-        open; `parts` with all else, and who reads it from now on. `lineage`: the session that made it; None: it was pushed.
+        Creates the dataset if it is new or all its versions are removed; else sets its team and visibility from
+        `dataset`. The version is created at `dataset.created_at`. `digest`, `size_bytes` and `file_count` are of the
+        open files; `parts` has the other roots and the new access. `lineage`: the session that made it; None: pushed.
 
         Raises:
-            PartsChanged: who reads the parts of the dataset is not as it was before; None: it had none.
+            PartsChanged: the access of the dataset's parts is no longer `access_before`; None: it had no parts.
         """
 
         def work(connection: Connection) -> tuple[DatasetVersion, bool]:
@@ -135,7 +135,7 @@ class SqlDatasets(SqlDatasetParts, SqlDatasetLineage):
         team: str | None = None,
         description: str | None = None,
     ) -> bool:
-        """Change what is given; False where there is no such dataset."""
+        """Change the fields that are not None; False if there is no such dataset."""
         given = {"visibility": visibility, "team": team, "description": description}
         changes = {column: value for column, value in given.items() if value is not None}
 
@@ -153,7 +153,7 @@ class SqlDatasets(SqlDatasetParts, SqlDatasetLineage):
         return await self._database.write(work, touches={_key(owner, name)})
 
     async def dataset(self, owner: str, name: str, number: int = 0) -> DatasetListing | None:
-        """One dataset with a version, 0 for the newest; None where it is not there or removed."""
+        """Return a dataset with a version, 0 for the newest; None if missing or removed."""
         return await self._database.read(
             lambda connection: _full_listing(connection, owner, name, number)
         )
@@ -168,11 +168,11 @@ class SqlDatasets(SqlDatasetParts, SqlDatasetLineage):
         after: tuple[str, str] = ("", ""),
         limit: int | None = None,
     ) -> tuple[DatasetListing, ...]:
-        """What the viewer may see, with the newest versions, by name and then owner.
+        """List datasets visible to the viewer, with their newest versions, by name and then owner.
 
-        `name_glob` as domain.names.fits_glob has it, of OWNER/NAME if it has a slash; "" does not restrict. Each of the words occurs in the name, the
-        description, the newest version's message or its tags; capitals from A to Z are as small letters. `after` is the
-        name and owner of the last one of the page before; at most `limit` follow.
+        `name_glob` as in domain.names.fits_glob, matched against OWNER/NAME if it has a slash; "" does not restrict. Each
+        of the words must occur in the name, the description, the newest version's message or its tags; A to Z match
+        either case. `after`: name and owner of the last one of the previous page.
         """
         dialect = self._database.dialect
         conditions = [
@@ -227,7 +227,7 @@ class SqlDatasets(SqlDatasetParts, SqlDatasetLineage):
         before: int = 0,
         limit: int | None = None,
     ) -> tuple[DatasetListing, ...]:
-        """The versions of a dataset, the newest first; below the number `before`, if it is not 0."""
+        """List the versions of a dataset, newest first; only those below `before`, unless 0."""
         conditions = ["d.owner = ?", "d.name = ?", "(v.number < ? OR ? = 0)"]
         conditions += [] if with_removed else [_IS_THERE]
         parameters = (owner, name, before, before, NO_LIMIT if limit is None else limit)
@@ -253,7 +253,7 @@ class SqlDatasets(SqlDatasetParts, SqlDatasetLineage):
         return await self._database.read(work)
 
     async def tagged(self, owner: str, name: str, tag: str) -> int:
-        """The number of the version with this tag, which may be removed; 0: there is none."""
+        """Return the number of the version with this tag, even if removed; 0: there is none."""
         [number] = await select(
             self._database,
             "SELECT coalesce(max(number), 0) FROM dataset_tags"
@@ -264,7 +264,7 @@ class SqlDatasets(SqlDatasetParts, SqlDatasetLineage):
         return int(number)
 
     async def tag_dataset(self, owner: str, name: str, number: int, tag: str) -> Tagging:
-        """Have a tag name a version, whichever it named before."""
+        """Set a tag to a version, moving it from any other."""
 
         def work(connection: Connection) -> Tagging:
             if _listing(connection, owner, name, number) is None:
@@ -278,7 +278,7 @@ class SqlDatasets(SqlDatasetParts, SqlDatasetLineage):
         return await self._database.write(work, touches={_key(owner, name)})
 
     async def untag_dataset(self, owner: str, name: str, tag: str) -> int:
-        """Remove a tag; the number of the version that it named, 0 where there was none."""
+        """Remove a tag; return the number of its version, 0 if there was none."""
 
         def work(connection: Connection) -> int:
             before = _tagged(connection, owner, name, tag)
@@ -293,9 +293,9 @@ class SqlDatasets(SqlDatasetParts, SqlDatasetLineage):
     async def remove_dataset(
         self, owner: str, name: str, number: int = 0, *, at: float
     ) -> tuple[DatasetVersion, ...]:
-        """Remove a version, or all (0), as of the Unix time `at`; those that are removed, () where there was none.
+        """Remove a version, or all (0), as of the Unix time `at`; return the removed ones, () if there were none.
 
-        They can be restored until they are purged. The content is released, and a count asked for.
+        They can be restored until purged. The content is released, and a recount requested.
         """
         one = " AND number = :number" if number else ""
         where = f"WHERE owner = :owner AND name = :name AND removed_at = 0{one}"
@@ -328,7 +328,7 @@ class SqlDatasets(SqlDatasetParts, SqlDatasetLineage):
     async def removed_versions(
         self, owner: str, name: str, number: int = 0, *, since: float
     ) -> tuple[DatasetVersion, ...]:
-        """What `restore_dataset` would restore, the lowest number first; see there."""
+        """List the versions that `restore_dataset` would restore, by number."""
         return await self._database.read(
             lambda connection: _removed(connection, owner, name, number, since)
         )
@@ -342,9 +342,9 @@ class SqlDatasets(SqlDatasetParts, SqlDatasetLineage):
         after: tuple[str, str, int] = ("", "", 0),
         limit: int | None = None,
     ) -> tuple[DatasetListing, ...]:
-        """Versions of an owner's datasets, or of all ("") that were removed at `since` or later, by name, owner and number.
+        """List versions of an owner's datasets, or of all (""), removed at `since` or later, by name, owner and number.
 
-        `after`: of the last one of the page before.
+        `after`: name, owner and number of the last one of the previous page.
         """
         dialect = self._database.dialect
         conditions = [
@@ -373,10 +373,10 @@ class SqlDatasets(SqlDatasetParts, SqlDatasetLineage):
     async def restore_dataset(
         self, owner: str, name: str, number: int = 0, *, since: float
     ) -> Restored:
-        """Restore a removed version, or all that were removed last at once (0), unless that was before `since`.
+        """Restore a removed version, or all of the last removal (0), unless removed before `since`.
 
-        Where versions are there, the dataset keeps its visibility, team and description, and nothing is restored that was
-        visible to fewer users. Else it gets back the narrowest visibility that the versions had.
+        If it has other versions, the dataset keeps its visibility, team and description, and nothing is restored if
+        a version was visible to fewer users. Else it gets the narrowest visibility of the versions.
         """
 
         def work(connection: Connection) -> Restored:
@@ -403,7 +403,7 @@ class SqlDatasets(SqlDatasetParts, SqlDatasetLineage):
         return await self._database.write(work, touches={_key(owner, name)})
 
     async def purge_datasets(self, before: float) -> int:
-        """Remove for good some versions that were removed before a Unix time; how many, 0 once none is left."""
+        """Permanently delete some versions removed before a Unix time; return how many, 0 once none is left."""
         due = await select(
             self._database,
             "SELECT owner, name FROM dataset_versions WHERE removed_at > 0 AND removed_at < ?"
@@ -429,7 +429,7 @@ class SqlDatasets(SqlDatasetParts, SqlDatasetLineage):
         return purged
 
     async def ended_uses(self, owner: str, name: str, number: int = 0) -> int:
-        """How many ended sessions used a version of a dataset, or any (0)."""
+        """Count the ended sessions that used a version of a dataset, or any (0)."""
         [count] = await select(
             self._database,
             "SELECT count(*) FROM dataset_uses"
@@ -440,7 +440,7 @@ class SqlDatasets(SqlDatasetParts, SqlDatasetLineage):
         return int(count)
 
     async def versions_of(self, digest: str, *, limit: int) -> tuple[str, ...]:
-        """OWNER/NAME@VERSION of the versions of datasets that a manifest is of, or is a part of, also of removed ones."""
+        """Return OWNER/NAME@VERSION of the versions, including removed ones, that have this manifest as a root."""
         return await select(
             self._database,
             "SELECT owner, name, number FROM dataset_versions WHERE digest = ?"
@@ -451,7 +451,7 @@ class SqlDatasets(SqlDatasetParts, SqlDatasetLineage):
         )
 
     async def versions_among(self, digests: Collection[str]) -> set[str]:
-        """Those of the digests that name a version of any dataset, or a part of it, which is not removed."""
+        """Return the digests that are roots of versions of any dataset, except removed ones."""
         wanted, dialect = sorted(digests), self._database.dialect
 
         def work(connection: Connection) -> set[str]:
@@ -474,7 +474,7 @@ class SqlDatasets(SqlDatasetParts, SqlDatasetLineage):
 def note_uses(
     connection: Connection, session_id: str, uses: Collection[DatasetUse], at: float
 ) -> None:
-    """Note which versions of datasets an ended session used; part of a larger transaction."""
+    """Record the versions of datasets used by an ended session; part of a larger transaction."""
     connection.executemany(
         "INSERT INTO dataset_uses (session_id, owner, name, number, used_at) VALUES (?, ?, ?, ?, ?)"
         " ON CONFLICT DO NOTHING",
@@ -483,7 +483,7 @@ def note_uses(
 
 
 def forget_uses(connection: Connection, session_id: str) -> None:
-    """As `note_uses`, of a session that is removed."""
+    """Delete the uses of a removed session; part of a larger transaction."""
     connection.execute("DELETE FROM dataset_uses WHERE session_id = ?", (session_id,))
 
 
@@ -526,13 +526,13 @@ def _key(owner: str, name: str) -> str:
 
 
 def _globbed(table: str, glob: str) -> str:
-    """What a glob is held against."""
+    """The expression matched against a glob."""
     name = f"{table}.name"
     return f"({table}.owner || '/' || {name})" if "/" in glob else name
 
 
 def _has_word(dialect: Dialect, word: str) -> str:
-    """The condition that a word occurs in what is said of a dataset, as it is or in small letters."""
+    """The condition that a word occurs in a dataset's texts or tags, as is or in lower case."""
 
     def held_by(column: str) -> str:
         small = dialect.holds(f"lower({column})", f"{word}_small")
@@ -546,7 +546,7 @@ def _has_word(dialect: Dialect, word: str) -> str:
 
 
 def _highest(connection: Connection, owner: str, name: str) -> int:
-    """The highest number that a version of a dataset has, or had."""
+    """Return the highest version number ever used in a dataset."""
     (number,) = connection.execute(
         "SELECT max(number) FROM (SELECT number FROM dataset_versions WHERE owner = ? AND name = ?"
         " UNION ALL SELECT numbered FROM datasets WHERE owner = ? AND name = ?) AS numbers",
@@ -595,7 +595,7 @@ def _dataset_listing(
 def _parts_of_newest(
     connection: Connection, rows: Iterable[Sequence[Any]]
 ) -> dict[tuple[str, str], DatasetParts]:
-    """Of the datasets that are listed, by owner and name."""
+    """Return the parts of the listed versions, by owner and name."""
     found: dict[tuple[str, str], DatasetParts] = {}
     for row in rows:
         version = _dataset_listing(row).version

@@ -1,7 +1,7 @@
-"""Locks of environments: which packages sessions ran with. Sessions with the same ones share a row.
+"""Environment locks: the packages of sessions. Sessions with the same packages share a row.
 
-`uses` counts the sessions of a lock: whoever changes that holds the row, so that none is removed that another session
-begins to use at the same moment.
+`uses` counts the sessions of a lock: changing it locks the row, so that no lock is removed while another session
+begins to use it.
 """
 
 from __future__ import annotations
@@ -27,13 +27,13 @@ _USE: Final = "UPDATE environment_locks SET uses = uses + 1 WHERE digest = ?"
 
 
 class SqlEnvironmentLocks:
-    """One of each session at most."""
+    """At most one lock per session."""
 
     def __init__(self, database: Database) -> None:
         self._database = database
 
     async def of(self, session_id: str) -> EnvironmentLock | None:
-        """The lock of a session."""
+        """Return the lock of a session."""
         return await select_one(
             self._database,
             "SELECT l.digest, l.package_count, l.content FROM session_locks s"
@@ -43,7 +43,7 @@ class SqlEnvironmentLocks:
         )
 
     async def facts_of(self, session_id: str) -> EnvironmentLock | None:
-        """The same without its content."""
+        """Like `of`, without the content."""
         return await select_one(
             self._database,
             "SELECT l.digest, l.package_count, '' FROM session_locks s"
@@ -53,7 +53,7 @@ class SqlEnvironmentLocks:
         )
 
     async def note_lock(self, session_id: str, lock: EnvironmentLock) -> None:
-        """The packages of a session, in place of those that were noted before."""
+        """Set the lock of a session, replacing any earlier one."""
         content = frame(lock.content.encode())
 
         def work(connection: Connection) -> None:
@@ -65,7 +65,7 @@ class SqlEnvironmentLocks:
         await self._database.write(work, touches={session_id})
 
     async def propose_lock(self, session_id: str, lock: EnvironmentLock) -> EnvironmentLock:
-        """The lock of a session; this one becomes it where the session has none."""
+        """Set the lock of a session unless it has one; return its lock."""
         content = frame(lock.content.encode())
 
         def work(connection: Connection) -> bool:
@@ -80,7 +80,7 @@ class SqlEnvironmentLocks:
         return await self.of(session_id) or lock
 
     async def share_lock(self, session_id: str, digest: str) -> bool:
-        """Note a lock that another session has; False where none has it any more."""
+        """Use another session's lock; False if no session has it any more."""
 
         def work(connection: Connection) -> bool:
             if (before := _digest_of(connection, session_id)) == digest:
@@ -94,7 +94,7 @@ class SqlEnvironmentLocks:
 
 
 def delete_lock(connection: Connection, session_id: str) -> None:
-    """Forget the lock of a session; part of a larger transaction."""
+    """Delete the lock of a session; part of a larger transaction."""
     if before := _digest_of(connection, session_id):
         connection.execute("DELETE FROM session_locks WHERE session_id = ?", (session_id,))
         _release(connection, before)

@@ -11,9 +11,9 @@ if TYPE_CHECKING:
 
 
 def pass_fence(connection: Connection, dialect: Dialect, term: int) -> None:
-    """Refuse what an earlier leader writes, from now on; part of a larger transaction.
+    """Refuse writes of earlier leaders from now on; part of a larger transaction.
 
-    The row is locked until the transaction ends, so that no later term comes in between.
+    The row is locked until the transaction ends, so that no later term can write in between.
 
     Raises:
         HistoryFenced: a later leader has written already.

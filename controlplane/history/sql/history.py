@@ -1,16 +1,16 @@
 """The history's contract: parts over one database.
 
-Every method may raise HistoryUnavailable (nothing was changed, or it is not known: the same call may
-be repeated, all writes here are idempotent) and HistoryCorrupt. What a write changed is on disk when
-it returns, telemetry excepted. Cancelling a call leaves its write whole or absent.
+Every method may raise HistoryUnavailable (nothing changed, or the outcome is unknown: the call may be
+repeated, all writes here are idempotent) and HistoryCorrupt. Writes are on disk when they return,
+except telemetry. Cancelling a call leaves its write whole or absent.
 
-What only the leader writes is *fenced*: the database keeps the highest term that has written, and
-refuses a lower one in the same transaction. So a leader that was paused for longer than its lease
-changes nothing when it wakes. Everything else is any control plane's to write: streams, checkpoints
-and telemetry come to whichever an agent calls, and each position is stored once; datasets, changes
-of ended sessions and their removal compare what they were decided from in their own transaction.
+Writes reserved to the leader are *fenced*: the database keeps the highest term that has written, and
+refuses a lower one in the same transaction. So a leader paused for longer than its lease changes
+nothing when it resumes. Any control plane may write everything else: streams, checkpoints and
+telemetry arrive at whichever one an agent calls, and each position is stored once; writes to datasets,
+changes of ended sessions and their removal check their preconditions in their own transaction.
 
-The parts are written once, in `sql`, on what `sql.interface` asks of a database: `sqlite` (one process, file or
+The parts are written once, in `sql`, on the interface in `sql.interface`: `sqlite` (one process, file or
 ":memory:"), `postgresql` (any number of processes). A suite in tests/contract holds for both.
 """
 
@@ -46,14 +46,14 @@ if TYPE_CHECKING:
 
 
 class _Kept(Database, Snapshots, Protocol):
-    """A database that can be told as a whole."""
+    """A database with snapshots."""
 
 
 class History:
-    """The parts together; `close` ends them, after which nothing may be called.
+    """The parts together; nothing may be called after `close`.
 
     Args:
-        metric_names: of one session that are counted; None: the usual number. Five times as many series are drawn.
+        metric_names: most names counted per session; None: the default. The limit of series is five times that.
     """
 
     def __init__(self, database: _Kept, clock: Clock, *, metric_names: int | None = None) -> None:
@@ -74,10 +74,10 @@ class History:
         self.restores = SqlRestores(database)
 
     async def mark(self, fresh: str = "") -> str:
-        """The mark that says whose this database is; "" while it has none.
+        """Return the mark of this database's owner; "" if it has none.
 
-        A database without one gets `fresh`, for good: of several that come at once one is taken, and
-        all are told which.
+        A database without one gets `fresh`, permanently: of concurrent calls one wins, and all return
+        its mark.
         """
 
         def work(connection: Connection) -> str:
@@ -93,7 +93,7 @@ class History:
         return await (self._database.write(work) if fresh else self._database.read(work))
 
     async def probe(self) -> None:
-        """Write something of no meaning; returns once it is on disk: whether writing works again."""
+        """Write a dummy value to disk, to check whether writing works again."""
         now = str(self._clock.time())  # another value each time, or nothing would be written
         await change(
             self._database,
@@ -103,7 +103,7 @@ class History:
         )
 
     async def update_property(self, name: str, change: Callable[[str], str]) -> str:
-        """Replace a property ("" before it has a value) by what `change` makes of it; its new value. No backup has it."""
+        """Update a property ("" if unset) with `change`; return its new value. Backups leave properties out."""
 
         def work(connection: Connection) -> str:
             connection.execute(
@@ -122,28 +122,28 @@ class History:
         return await self._database.write(work)
 
     async def size(self) -> int:
-        """Bytes that the database takes, free room within its files included."""
+        """Size of the database in bytes, including free space in its files."""
         [size] = await select(
             self._database, self._database.dialect.size, (), lambda row: int(row[0])
         )
         return size
 
     async def dump(self) -> AsyncGenerator[Batch, None]:
-        """Everything in portable rows, as it is at one moment, while others go on writing."""
+        """Dump everything in portable rows, as one snapshot, without blocking writers."""
         await self.telemetry.flush()
         async with contextlib.aclosing(portable.dump(self._database)) as batches:
             async for batch in batches:
                 yield batch
 
     async def load(self, batches: Iterable[Batch]) -> None:
-        """Take what `dump` gave, of this or another implementation, all or nothing.
+        """Load a dump of this or another implementation, all or nothing.
 
-        HistoryConflict: something is here already. HistoryCorrupt: rows of a newer version.
+        HistoryConflict: the database is not empty. HistoryCorrupt: rows of a newer version.
         """
         await portable.load(self._database, batches)
 
     async def close(self) -> None:
-        """Write the readings that are held back, if it can be done now, and let go of the database."""
+        """Write the buffered readings, if possible, and close the database."""
         try:
             await self.telemetry.close()
         finally:

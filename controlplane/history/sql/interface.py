@@ -1,4 +1,4 @@
-"""What the parts ask of a database."""
+"""The interface of a database."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ Parameters: TypeAlias = "Sequence[Any] | Mapping[str, Any]"
 
 
 class Rows(Protocol):
-    """What a statement gave."""
+    """The result of a statement."""
 
     @property
     def rowcount(self) -> int:
-        """How many rows it changed."""
+        """Number of changed rows."""
         ...
 
     def fetchone(self) -> Any:
@@ -26,7 +26,7 @@ class Rows(Protocol):
         ...
 
     def fetchall(self) -> list[Any]:
-        """The rows that are left."""
+        """The remaining rows."""
         ...
 
     def __iter__(self) -> Iterator[Any]:
@@ -35,7 +35,7 @@ class Rows(Protocol):
 
 
 class Connection(Protocol):
-    """Runs statements in a transaction that is not its caller's to end.
+    """Runs statements in a transaction, which the caller must not end.
 
     Parameters are `?` and a sequence, or `:name` and a mapping.
     """
@@ -50,25 +50,25 @@ class Connection(Protocol):
 
 
 class Dialect(Protocol):
-    """Where databases differ. `name` is always that of a `:name` parameter."""
+    """Differences between databases. `name` is always the name of a `:name` parameter."""
 
     @property
     def for_update(self) -> str:
-        """What ends a query whose rows nobody else changes until the transaction ends."""
+        """The suffix of a query that locks its rows until the transaction ends."""
         ...
 
     @property
     def size(self) -> str:
-        """A query of one number: the bytes that the database takes."""
+        """A query for the size of the database in bytes."""
         ...
 
     @property
     def now(self) -> str:
-        """A query of one number: the time, Unix seconds; "": this process alone writes, and its clock tells."""
+        """A query for the time in Unix seconds; "": only this process writes, and its clock is used."""
         ...
 
     def many(self, values: Collection[Any]) -> Any:
-        """A list as the parameter that `among` takes."""
+        """Encode a list as the parameter of `among`."""
         ...
 
     def among(self, column: str, name: str) -> str:
@@ -76,24 +76,24 @@ class Dialect(Protocol):
         ...
 
     def each(self, name: str) -> str:
-        """What a query reads from to get each text of a list as the column `value`."""
+        """The FROM item that yields each text of a list as the column `value`."""
         ...
 
     def rows_named(
         self, connection: Connection, statement: str, session_id: str, names: Collection[str]
     ) -> Iterator[tuple[Any, ...]]:
-        """The rows of a session whose column `name` is one of these, which may have any character.
+        """Select the rows of a session with one of these names, which may have any character.
 
         `statement` is a query that ends with the condition on the session, `:session_id`.
         """
         ...
 
     def glob(self, glob: str) -> Any:
-        """A glob as the parameter that `fits` takes."""
+        """Encode a glob as the parameter of `fits`."""
         ...
 
     def fits(self, column: str, name: str) -> str:
-        """The condition that a column fits a glob, as domain.names.fits_glob has it."""
+        """The condition that a column matches a glob, as in domain.names.fits_glob."""
         ...
 
     def holds(self, column: str, name: str) -> str:
@@ -101,11 +101,11 @@ class Dialect(Protocol):
         ...
 
     def any_text(self, text: str) -> Any:
-        """A text that may have any character, as such a column keeps it; in order of characters."""
+        """Encode a text with any characters for its column; keeps the order of characters."""
         ...
 
     def text_of(self, kept: Any) -> str:
-        """What `any_text` was made from."""
+        """Decode a value of `any_text`."""
         ...
 
     def next_chunks(
@@ -120,12 +120,12 @@ class Database(Protocol):
 
     @property
     def changes(self) -> Changes:
-        """Who follows which session."""
+        """Subscriptions to sessions."""
         ...
 
     @property
     def dialect(self) -> Dialect:
-        """How it says things."""
+        """Its SQL dialect."""
         ...
 
     @property
@@ -134,19 +134,19 @@ class Database(Protocol):
         ...
 
     async def write(self, work: Callable[[Connection], T], *, touches: Collection[str] = ()) -> T:
-        """Run `work` in a transaction that it may share; on disk when this returns.
+        """Run `work` in a possibly shared transaction; on disk when this returns.
 
-        What `work` raises undoes its own changes only. `touches` names what it reads and changes,
-        sessions by id: work that touches the same, in whatever process, runs one after the other, and
-        followers of these sessions hear of it after the commit. `work` must not keep the
-        connection, and may run again after it was undone.
+        An exception of `work` rolls back its own changes only. `touches` names what it reads and
+        changes, sessions by id: work that touches the same runs one after the other, across processes,
+        and followers of these sessions are notified after the commit. `work` must not keep the
+        connection, and may run again after a rollback.
         """
         ...
 
     async def read(self, work: Callable[[Connection], T]) -> T:
-        """Run `work` on a consistent view of what is committed."""
+        """Run `work` on a consistent view of committed data."""
         ...
 
     async def close(self) -> None:
-        """Let go of it; nothing may be called after."""
+        """Close it; nothing may be called afterwards."""
         ...

@@ -1,7 +1,7 @@
-"""The ledger: rows that are only added, which triggers in the database see to.
+"""The ledger: append-only rows, enforced by triggers in the database.
 
-But for the oldest rows of an audit trail that is too large. They are removed while `audit_trims` has a row, which no
-other transaction sees.
+Only the oldest rows of a too large audit trail are removed, while `audit_trims` has a row, which no other transaction
+sees.
 """
 
 # ruff: noqa: S608 - statements are put together from constants here; values are parameters
@@ -33,13 +33,13 @@ _CHARGED: Final = (
     "seconds",
     "ended_at",
 )
-"""Rows of one attempt that differ here contradict each other. A control plane of the version before knows no more."""
+"""Columns in which two rows of one attempt must agree. A control plane of the previous version has no others."""
 _ASKED = {
     "actor": "actor = :actor",
     "method": "method = :method",
     "target": "(target = :target OR substr(target, 1, :more_size) = :more)",
 }
-"""A target may have more behind it, and a space: where in it something was done."""
+"""A target may be followed by a space and the place inside it."""
 _AUDIT = RowType(AuditRow)
 _TEXTS = ("actor", "method", "target", "outcome", "request_id", "token")
 _SIZE = " + ".join(f"length({name})" for name in _TEXTS)
@@ -48,7 +48,7 @@ _CUT = ", ".join(
 )
 
 ROW_BYTES: Final = 100
-"""What a row of the audit trail takes beside its texts."""
+"""Size of a row of the audit trail without its texts."""
 LARGEST_ROW: Final = 1 << 10
 """A row is hardly larger: `access/auditing.py` cuts its texts."""
 _LONGEST_SHOWN: Final = 2_000
@@ -56,15 +56,15 @@ _TRIMMED_AT_ONCE: Final = 10_000
 
 
 class SqlLedger:
-    """What is added to and never changed: charges and the audit trail."""
+    """Append-only data: charges and the audit trail."""
 
     def __init__(self, database: Database) -> None:
         self._database = database
 
     async def charge(self, charges: Sequence[AttemptCharge], *, term: int) -> None:
-        """Store one row an ended attempt; repeating it is harmless, another value a conflict.
+        """Store one row per ended attempt; repeating it is harmless, another value a conflict.
 
-        Only the leader does; HistoryFenced as in SqlCatalogue.put_session.
+        Leader only; HistoryFenced as in SqlCatalogue.put_session.
         """
 
         def work(connection: Connection) -> None:
@@ -99,14 +99,14 @@ class SqlLedger:
         behind: AttemptCharge | None = None,
         limit: int = 500,
     ) -> tuple[AttemptCharge, ...]:
-        """A page of the rows of a project's attempts that ended after `since`, in the order of their ends.
+        """Return a page of charges of a project's attempts that ended after `since`, by end time.
 
-        The first so many, or those behind the last row of the page before.
+        `behind`: the last row of the previous page; None: the first page.
         """
         where = "ended_at > ?"
         values: tuple[float | str, ...] = (since,)
         if behind is not None:
-            # The first says to the index where to begin.
+            # The first condition lets the index seek.
             where = "ended_at >= ? AND (ended_at, session_id, attempt) > (?, ?, ?)"
             values = (behind.ended_at, behind.ended_at, behind.session_id, behind.attempt)
         return await select(
@@ -126,7 +126,7 @@ class SqlLedger:
         )
 
     async def trim_audit(self, *, most_rows: int, most_bytes: int) -> int:
-        """Remove the oldest rows of the actors with the most bytes until the trail is no larger; how many.
+        """Remove the oldest rows of the largest actors until the trail is within its limits; return how many.
 
         0: no limit. A flood removes rows of its own actor first.
         """
@@ -148,9 +148,9 @@ class SqlLedger:
     async def newest_audited(
         self, query: AuditQuery, *, before: int | None = None, limit: int = 100
     ) -> tuple[tuple[int, AuditRow], ...]:
-        """Rows that a query asks for with their numbers, the newest first; those before `before`.
+        """Return rows matching a query, with their numbers, newest first; only those before `before`.
 
-        Their texts are cut to some thousand characters.
+        Their texts are cut to 2,000 characters.
         """
         conditions = ["at >= :since"]
         conditions += ["id < :before"] if before is not None else []
@@ -196,7 +196,7 @@ def _audit_shares(connection: Connection) -> dict[str, tuple[int, int]]:
 def _to_trim(
     shares: Mapping[str, tuple[int, int]], most_rows: int, most_bytes: int
 ) -> list[tuple[str, int]]:
-    """How many rows of whom go."""
+    """The number of rows to remove per actor."""
     rows = {actor: (count, count) for actor, (count, _) in shares.items()}
     of_both = _over(rows, most_rows), _over(shares, most_bytes)
     counts = {actor: max(one.get(actor, 0) for one in of_both) for actor in shares}
@@ -204,9 +204,9 @@ def _to_trim(
 
 
 def _over(shares: Mapping[str, tuple[int, int]], most: int) -> dict[str, int]:
-    """Rows to remove of those with the most until all together are within `most`.
+    """Compute the rows to remove from the largest shares until the total weight is within `most`.
 
-    `shares`: rows, and what they weigh. Those that lose some are left with equally much.
+    `shares`: rows and their weight. All trimmed shares are left with equal weight.
     """
     weights = sorted((weight for _, weight in shares.values()), reverse=True)
     excess = sum(weights) - most
@@ -214,7 +214,7 @@ def _over(shares: Mapping[str, tuple[int, int]], most: int) -> dict[str, int]:
         return {}
     level = 0.0
     for rank in range(1, len(weights) + 1):
-        # So much is left to each of the first `rank` when they alone have lost the excess.
+        # The weight left to each of the first `rank` if only they are trimmed.
         level = max((sum(weights[:rank]) - excess) / rank, 0.0)
         if rank == len(weights) or level >= weights[rank]:
             break

@@ -1,4 +1,4 @@
-"""What is read of one log, in steps of bounded work each."""
+"""Reads one log, in steps of bounded work."""
 
 from __future__ import annotations
 
@@ -17,31 +17,31 @@ if TYPE_CHECKING:
 
 TAIL_LOOKS_BACK_BYTES: Final = 8 << 20
 TAIL_ROWS_A_LOOK: Final = 65_536
-"""So many chunks are looked at in one read: others, and what is written, have their turn in between."""
+"""Most chunks scanned in one read: other reads and writes get a turn in between."""
 _ROWS_A_PAGE: Final = 1024
 _BODIES_A_STEP: Final = (1, 4, 16, 32)
-"""How many bodies are fetched at a time: most chunks are a line or two, and many 256 KiB."""
+"""Bodies fetched at a time: most chunks are a line or two, but many 256 KiB."""
 _BODIES_A_STEP_BACK: Final = (1, 4, 16, 64, 256, 1024)
-"""The same of a tail: no more than it looks back are all of them together."""
+"""The same for a tail: TAIL_LOOKS_BACK_BYTES bounds their total."""
 
 
 class Log(NamedTuple):
-    """A stored log that counts as ending at `wanted`; None of a stream when there is none."""
+    """A stored log, which ends at `stream.wanted`; without one, `stream` is None."""
 
     attempt: int
     stream: Stream | None
 
     @property
     def end(self) -> int:
-        """The position behind its last byte."""
+        """The position after its last byte."""
         return 0 if self.stream is None else self.stream.wanted
 
 
 class Tail(NamedTuple):
-    """How far back the beginning of the last lines was looked for.
+    """Progress of the search for the beginning of the last lines.
 
-    It is at `start` when that is known. Else `lines` more line ends are wanted in the rows that begin
-    before `before`.
+    `start` is the beginning, None until found: `lines` more line ends are needed in the rows that
+    begin before `before`.
     """
 
     log: Log
@@ -53,7 +53,7 @@ class Tail(NamedTuple):
 def find_log(
     connection: Connection, session_id: str, attempt: int | None, rank: int, stop: int | None = None
 ) -> Log:
-    """The log of an attempt, without one of the last that has a log; it ends at `stop` at the latest."""
+    """Find the log of an attempt, None: the last attempt with a log; cut at `stop`."""
     number = _last_attempt(connection, session_id, rank) if attempt is None else attempt
     found = find_stream(connection, StreamKey(session_id, number, rank, Channel.LOG))
     if found is not None and stop is not None:
@@ -70,7 +70,7 @@ def _last_attempt(connection: Connection, session_id: str, rank: int) -> int:
 
 
 def log_page(connection: Connection, log: Log, start: int, limit: int, blocks: Blocks) -> LogPage:
-    """At most `limit` bytes from `start` on, and at most 1,024 chunks."""
+    """Read at most `limit` bytes from `start` on, and at most 1,024 chunks."""
     attempt, stream = log
     pieces: list[bytes] = []
     times: list[tuple[int, float]] = []
@@ -103,9 +103,9 @@ def log_page(connection: Connection, log: Log, start: int, limit: int, blocks: B
 
 
 def first_received(connection: Connection, log: Stream, moment: float, blocks: Blocks) -> int:
-    """Found by halving: times grow with positions, but for what came late.
+    """Bisect for the first position received at `moment` or later: times grow, except in late data.
 
-    Of a block the row tells when it begins: so the byte may be in one before the row that is found.
+    A block's row has the time of its beginning: so the position may be inside the previous block.
     """
     low, high = 0, log.wanted
     while low < high:
@@ -128,12 +128,12 @@ def first_received(connection: Connection, log: Stream, moment: float, blocks: B
 
 
 def begin_tail(log: Log, lines: int) -> Tail:
-    """The last `lines` lines, not looked for yet."""
+    """Begin the search for the last `lines` lines."""
     return Tail(log, lines, before=log.end, start=log.end if lines <= 0 else None)
 
 
 def look_back(connection: Connection, tail: Tail, blocks: Blocks) -> Tail:
-    """Look for where the last lines begin, in so many chunks; a line end at the very end begins no line."""
+    """Search the next TAIL_ROWS_A_LOOK chunks; a line end at the very end begins no line."""
     log, lines, before, start = tail
     if start is not None:
         return tail
@@ -157,7 +157,7 @@ def look_back(connection: Connection, tail: Tail, blocks: Blocks) -> Tail:
 
 
 def rows_from(connection: Connection, stream: Stream, start: int, blocks: Blocks) -> Iterator[Row]:
-    """The rows before the end, by position; a few at a time, because the caller may stop anywhere."""
+    """Yield the rows from `start` to the end; fetched a few at a time, as callers stop early."""
     for step in _steps(_BODIES_A_STEP):
         rows = connection.execute(
             "SELECT first, last, received_at, body FROM chunks"
@@ -176,7 +176,7 @@ def rows_from(connection: Connection, stream: Stream, start: int, blocks: Blocks
 def _rows_back(
     connection: Connection, log: Stream, floor: int, before: int, blocks: Blocks
 ) -> Iterator[Row]:
-    """The rows with anything from `floor` on that begin before `before`, from the last one back."""
+    """Yield the rows that overlap [floor, before), in reverse order."""
     if before <= floor:
         return
     row = connection.execute(

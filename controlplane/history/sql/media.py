@@ -1,4 +1,4 @@
-"""Media: what records tell of files, and what becomes of the files, in whichever order it is heard."""
+"""Media: records of files and the files' outcomes, which may arrive in either order."""
 
 # ruff: noqa: S608 - statements are put together from constants here; values are parameters
 
@@ -19,17 +19,17 @@ if TYPE_CHECKING:
 
 
 class SqlMedia:
-    """What sessions showed, file by file; rows go with their session.
+    """Media files of sessions; rows are deleted with their session.
 
-    A record tells of a file, and its node says what became of it, in either order: a file is listed
-    once its record has come.
+    A file's record and its outcome, reported by its node, may arrive in either order: a file is listed
+    once its record has arrived.
     """
 
     def __init__(self, database: Database) -> None:
         self._database = database
 
     async def tell(self, told: Sequence[Media]) -> Mapping[str, int]:
-        """Store what records tell, the first word on each file; by session for how many there was no room.
+        """Store records of files, the first record of each; return how many did not fit, by session.
 
         At most 100,000 files of a session are kept.
         """
@@ -40,7 +40,7 @@ class SqlMedia:
                 some = [one for one in told if one.session_id == session_id]
                 room = _room(connection, session_id)
                 if len(some) > room:
-                    # Those that are there take no room: records come again after a break.
+                    # Stored ones take no room: records are resent after a disconnect.
                     new = [one for one in some if not _is_there(connection, one)]
                     if len(new) > room:
                         left_out[session_id] = len(new) - room
@@ -53,7 +53,7 @@ class SqlMedia:
     async def settle(
         self, session_id: str, attempt: int, rank: int, contents: Sequence[MediaContent]
     ) -> None:
-        """Store what became of a replica's files; one that is DURABLE stays as it is."""
+        """Store the outcomes of a replica's files; DURABLE is final."""
         replica = {"session_id": session_id, "attempt": attempt, "rank": rank}
         rows = [
             {
@@ -73,7 +73,7 @@ class SqlMedia:
     async def list(
         self, query: MediaQuery, *, after: MediaKey | None = None, limit: int = 100
     ) -> MediaPage:
-        """A page by (time, attempt, rank, file)."""
+        """Return a page by (time, attempt, rank, file)."""
         dialect = self._database.dialect
         statement = (
             f"SELECT {_MEDIA.columns} FROM media"
@@ -101,16 +101,16 @@ class SqlMedia:
         return await self._database.read(work)
 
     async def unsettled(self) -> tuple[ReplicaKey, ...]:
-        """The replicas of which media are SAVED: nobody has said what became of them."""
+        """List the replicas with SAVED media: no node has reported their outcome."""
         return await saved_replicas(self._database, "media")
 
     async def lose(self, replica: ReplicaKey, why: str) -> int:
-        """What is SAVED of a replica is LOST, unless its node says otherwise later; how many that are."""
+        """Mark a replica's SAVED media LOST, until its node reports otherwise; return their number."""
         return await lose_saved(self._database, "media", replica, why)
 
 
 async def saved_replicas(database: Database, table: str) -> tuple[ReplicaKey, ...]:
-    """Whose rows of a table are of what is on its node only."""
+    """List the replicas with SAVED rows in a table."""
     return await select(
         database,
         f"SELECT DISTINCT session_id, attempt, rank FROM {table} WHERE state = 'SAVED'"
@@ -121,7 +121,7 @@ async def saved_replicas(database: Database, table: str) -> tuple[ReplicaKey, ..
 
 
 async def lose_saved(database: Database, table: str, replica: ReplicaKey, why: str) -> int:
-    """Note that what is on its node only will not come; of how many rows."""
+    """Mark a replica's SAVED rows LOST; return their number."""
     return await change(
         database,
         f"UPDATE {table} SET state = 'LOST', why_lost = :why WHERE session_id = :session_id"
@@ -144,7 +144,7 @@ def _room(connection: Connection, session_id: str) -> int:
 
 
 def _is_there(connection: Connection, told: Media) -> bool:
-    """Whether it has a row already, with a name or without."""
+    """Whether it has a row, with or without a name."""
     row = connection.execute(
         "SELECT 1 FROM media WHERE session_id = ? AND attempt = ? AND rank = ? AND file = ?",
         (told.session_id, told.attempt, told.rank, told.file),
@@ -168,7 +168,7 @@ def _conditions(query: MediaQuery, after: MediaKey | None, dialect: Dialect) -> 
 
 
 def _glob(number: int) -> str:
-    """The parameter of one glob; names of parameters have letters only."""
+    """The parameter of a glob; its suffix must be letters only."""
     return f"glob_{chr(ord('a') + number % 26) * (number // 26 + 1)}"
 
 

@@ -1,4 +1,4 @@
-"""What refers to objects, a page at a time."""
+"""References to objects, a page at a time."""
 
 # ruff: noqa: S608 - statements are put together from constants here; values are parameters
 
@@ -43,13 +43,13 @@ _REMOVED: Final = {
 
 
 def referred(after: tuple[int | str, ...], connection: Connection) -> Referred:
-    """See SqlCatalogue. A place is the number of a table, and the key of the row before it."""
+    """See SqlCatalogue. `after` is the number of a table, and the key of the last row read."""
     number, key = (int(after[0]), after[1:]) if after else (0, ())
     if number == len(_TABLES):
         return _blocks(key, connection)
     table, keys, column = _TABLES[number]
     limit = _PAGE_RECORDS if table == "sessions" else _PAGE_ROWS
-    # A removed version refers to its content until it is purged, and counts for nobody.
+    # A removed version refers to its content until it is purged, but counts for no owner.
     more = [_REMOVED[table]] if table in _REMOVED else []
     columns = ", ".join((column, *keys, *more))
     query = page(columns, table, keys, after=key, limit=limit)
@@ -74,12 +74,12 @@ def referred(after: tuple[int | str, ...], connection: Connection) -> Referred:
 
 
 def owners_of(connection: Connection, session_ids: Iterable[str]) -> dict[str, str]:
-    """The owners of sessions that are in the catalogue, by id."""
+    """The owners of sessions in the catalogue, by id."""
     return {one: owner for one, (owner, _) in _holders_of(connection, session_ids).items()}
 
 
 def _holders_of(connection: Connection, session_ids: Iterable[str]) -> dict[str, tuple[str, str]]:
-    """Owner and project of sessions that are in the catalogue, by id."""
+    """Owner and project of sessions in the catalogue, by id."""
     found = {}
     for session_id in sorted(set(session_ids)):
         row = connection.execute(
@@ -102,7 +102,7 @@ def roots_of_session(connection: Connection, session_id: str) -> set[str]:
 
 
 def _blocks(key: tuple[int | str, ...], connection: Connection) -> Referred:
-    """Of which there is one in a MiB: all other rows of a log are passed by without their bytes."""
+    """Page through blocks, about one per MiB of log: other rows are skipped without their bytes."""
     begin, behind = (int(key[0]), int(key[1])) if key else (0, -1)
     streams = connection.execute(
         f"SELECT id, session_id FROM streams WHERE channel = {int(Channel.LOG)} AND id >= ? ORDER BY id"

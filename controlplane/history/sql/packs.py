@@ -1,6 +1,6 @@
-"""Where the object store has each blob: which pack, where in it, and what the collector has decided.
+"""The index of blobs in the object store: pack, position, and the collector's decisions.
 
-No backup has these rows: each pack lists at its end what is in it, and `adopt` takes that in again.
+Backups leave these rows out: each pack lists its blobs at its end, and `adopt` restores the rows from it.
 """
 
 # ruff: noqa: S608 - statements are put together from constants here; values are parameters
@@ -53,7 +53,7 @@ _COUNT_LOSS: Final = (
 class SqlPacks:
     """The index of the object store's packs; see `controlplane.objects.packed`.
 
-    Times are Unix seconds by the clock of the database, or of this process where no other writes to it.
+    Times are Unix seconds by the clock of the database, or of this process if it is the only writer.
     """
 
     def __init__(self, database: Database, clock: Clock) -> None:
@@ -61,11 +61,11 @@ class SqlPacks:
         self._clock = clock
 
     async def now(self) -> float:
-        """The time by which blobs are put and put aside."""
+        """The current time, by the clock of this index."""
         return await self._database.read(self._now)
 
     async def missing(self, digests: Collection[str]) -> set[str]:
-        """Those of the digests that are in no pack, aside, or damaged."""
+        """Return the digests that are in no pack, aside, or damaged."""
         among = self._database.dialect.among("digest", "digests")
         statement = (
             f"SELECT digest FROM packed_blobs WHERE {among} AND aside_at IS NULL AND is_damaged = 0"
@@ -73,7 +73,7 @@ class SqlPacks:
         return set(digests) - {row[0] for row in await self._many(statement, digests)}
 
     async def locate(self, digests: Collection[str]) -> dict[str, BlobPlace]:
-        """Where each of the digests is that is in a pack, also what is aside or was found damaged."""
+        """Return the places of the digests in packs, including aside and damaged blobs."""
         dialect = self._database.dialect
         statement = (
             "SELECT digest, name, start, packed_blobs.stored, size FROM packed_blobs"
@@ -82,10 +82,10 @@ class SqlPacks:
         return {row[0]: BlobPlace(*row) for row in await self._many(statement, digests)}
 
     async def put(self, pack: str, stored: int, entries: Collection[PackEntry]) -> bool:
-        """Note a pack that was written, and where its blobs are; False when none is read from it.
+        """Add a new pack and the places of its blobs; False if none is read from it.
 
-        A blob that is here already is left where it is, unless that is damaged; it is not aside any more, and counts
-        as put now. Repeating it is harmless.
+        A known blob keeps its place, unless damaged; it is no longer aside, and its put time is now.
+        Repeating it is harmless.
         """
         return await self._database.write(lambda with_: self._put(with_, pack, stored, entries))
 
@@ -103,7 +103,7 @@ class SqlPacks:
     async def adopt(
         self, pack: str, stored: int, entries: Collection[PackEntry], aside: Collection[str] = ()
     ) -> None:
-        """Note a pack that is there: its blobs that are nowhere else, those of `aside` as aside from now on."""
+        """Add an existing pack, and its blobs without another place; those in `aside` are aside from now on."""
         dialect = self._database.dialect
         statement = f"{_ASIDE} WHERE pack = :pack AND {dialect.among('digest', 'digests')}"
 
@@ -123,7 +123,7 @@ class SqlPacks:
         return int(row[0]), now
 
     async def damaged(self, place: BlobPlace) -> None:
-        """Note that what is at a place is not the blob: it is missing until it is put again."""
+        """Mark the blob at a place damaged: it is missing until put again."""
 
         def work(connection: Connection) -> None:
             changed = connection.execute(
@@ -137,25 +137,25 @@ class SqlPacks:
         await self._database.write(work)
 
     async def losses(self) -> str:
-        """Another text whenever blobs were found damaged or gone since."""
+        """A text that changes when blobs are found damaged or gone."""
         return await self._property(_LOSSES)
 
     async def put_aside(self, digests: Collection[str], may: Callable[[], bool]) -> set[str]:
-        """Put blobs aside; those that were there and were not aside. None where `may` forbids it."""
+        """Put blobs aside; return the changed ones. Changes nothing while `may` returns False."""
         return await self._change(_ASIDE, "aside_at IS NULL", digests, may)
 
     async def take_back(self, digests: Collection[str]) -> set[str]:
-        """Those of the digests that were aside, and are not any more."""
+        """Take back blobs that are aside; return the changed ones."""
         statement = "UPDATE packed_blobs SET aside_at = NULL"
         return await self._change(statement, "aside_at IS NOT NULL", digests, lambda: True)
 
     async def delete(self, digests: Collection[str]) -> set[str]:
-        """Remove blobs that are aside; those that were."""
+        """Remove blobs that are aside; return them."""
         statement = "DELETE FROM packed_blobs"
         return await self._change(statement, "aside_at IS NOT NULL", digests, lambda: True)
 
     async def blobs(self, after: str, *, is_aside: bool) -> list[ListedBlob]:
-        """A page of the blobs behind a digest, in their order; [] after the last."""
+        """Return a page of blobs after a digest, in order; [] after the last."""
         time, null = ("aside_at", "NOT NULL") if is_aside else ("put_at", "NULL")
         query = page(
             f"digest, stored, {time}",
@@ -168,7 +168,7 @@ class SqlPacks:
         return list(await select(self._database, *query, lambda row: ListedBlob(*row)))
 
     async def packs(self, after: int = 0) -> list[ListedPack]:
-        """A page of the packs behind the one with a number; [] after the last."""
+        """Return a page of packs after a number; [] after the last."""
         query = (
             "SELECT packs.id, name, packs.stored, packs.put_at, coalesce(sum(packed_blobs.stored), 0),"
             " count(digest) FROM (SELECT * FROM packs WHERE id > ? ORDER BY id LIMIT ?) AS packs"
@@ -179,7 +179,7 @@ class SqlPacks:
         return list(await select(self._database, query, values, lambda row: ListedPack(*row)))
 
     async def entries(self, pack: str) -> list[BlobPlace]:
-        """What is read from a pack, in its order."""
+        """List the blobs read from a pack, by position."""
         query = (
             "SELECT digest, name, start, packed_blobs.stored, size FROM packed_blobs"
             " JOIN packs ON packs.id = pack WHERE name = ? ORDER BY start"
@@ -187,7 +187,7 @@ class SqlPacks:
         return list(await select(self._database, query, (pack,), lambda row: BlobPlace(*row)))
 
     async def pack(self, name: str) -> tuple[int, list[BlobPlace]]:
-        """The bytes of a pack (0: it is not known), and what is read from it."""
+        """Return the size of a pack in bytes (0: unknown), and the blobs read from it."""
         query = "SELECT stored FROM packs WHERE name = ?"
         size = await select_one(self._database, query, (name,), lambda row: int(row[0]))
         return size or 0, await self.entries(name)
@@ -195,7 +195,7 @@ class SqlPacks:
     async def move(
         self, pack: str, stored: int, moved: Sequence[tuple[BlobPlace, PackEntry]]
     ) -> None:
-        """Note a pack that has copies: each blob that is still where it was copied from is read from there now."""
+        """Add a pack of copies: blobs still at the place they were copied from are now read from the copy."""
 
         def work(connection: Connection) -> None:
             number, _ = self._pack(connection, pack, stored)
@@ -211,7 +211,7 @@ class SqlPacks:
         await self._database.write(work)
 
     async def emptied(self, *, before_s: float) -> list[str]:
-        """Packs of which nothing was read for so long; those that are empty now are noted."""
+        """List packs that have been empty for `before_s` seconds; newly empty ones are marked."""
 
         def work(connection: Connection) -> list[str]:
             now = self._now(connection)
@@ -226,7 +226,7 @@ class SqlPacks:
         return await self._database.write(work)
 
     async def forget(self, packs: Collection[str]) -> int:
-        """Remove packs that are gone from the store, and what was in them; how many blobs that were."""
+        """Remove packs missing from the store, with their blobs; return the number of blobs."""
 
         def work(connection: Connection) -> int:
             lost = 0
@@ -243,11 +243,11 @@ class SqlPacks:
         return await self._database.write(work)
 
     async def made_for(self) -> str:
-        """The mark of the objects of which `is_made_for` was told; "" before."""
+        """Return the mark set by `is_made_for`; "" if unset."""
         return await self._property(_MADE_FOR)
 
     async def is_made_for(self, mark: str) -> None:
-        """Note that all packs of the objects with this mark are in the index."""
+        """Record that all packs of the objects with this mark are in the index."""
         await change(
             self._database,
             "INSERT INTO properties (name, value) VALUES (?, ?)"
@@ -264,7 +264,7 @@ class SqlPacks:
         return await select_one(self._database, query, (name,), lambda row: str(row[0])) or ""
 
     async def _many(self, statement: str, digests: Collection[str]) -> list[Any]:
-        """All rows of a query that has a list of digests."""
+        """Run a query with a list of digests."""
 
         def work(connection: Connection) -> list[Any]:
             rows = (
@@ -304,5 +304,5 @@ class SqlPacks:
 
 
 def _values(number: int, now: float, entries: Iterable[PackEntry]) -> list[tuple[Any, ...]]:
-    """In order, so that two writers never wait for one another's rows crosswise."""
+    """Sorted, so that two writers never deadlock."""
     return [(one.digest, number, one.start, one.stored, one.size, now) for one in sorted(entries)]

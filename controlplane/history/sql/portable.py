@@ -1,4 +1,4 @@
-"""A history in SQL to portable rows, and from them; see controlplane.history.portable."""
+"""Dumps and loads a history in SQL as portable rows; see controlplane.history.portable."""
 
 # ruff: noqa: S608 - statements are put together from constants here; values are parameters
 
@@ -28,36 +28,36 @@ _PAGE_ROWS: Final = 128
 
 
 class Viewing(Protocol):
-    """Runs work on a view that does not change."""
+    """Runs work on an unchanging view."""
 
     async def __call__(self, work: Callable[[Connection], T], /) -> T:
-        """What `work` gives; it must not keep the connection."""
+        """Run `work`, which must not keep the connection."""
         ...
 
 
 class Snapshots(Protocol):
-    """What a database offers beside its transactions, so that it can be told as a whole."""
+    """The interface of a database for dumping and loading it as a whole."""
 
     @property
     def dialect(self) -> Dialect:
-        """How it says things."""
+        """Its SQL dialect."""
         ...
 
     @property
     def with_ids(self) -> str:
-        """What an INSERT says in front of VALUES where ids that are made by themselves are given."""
+        """The clause before VALUES of an INSERT with explicit values of generated ids."""
         ...
 
     def go_on(self, connection: Connection, table: str) -> None:
-        """Make the ids of a table that was filled with given ones go on behind them."""
+        """Continue the generated ids of a table after its explicit ones."""
         ...
 
     def view(self) -> AbstractAsyncContextManager[Viewing]:
-        """What is committed now, for any number of reads, whatever is written meanwhile."""
+        """A snapshot of committed data, for any number of reads."""
         ...
 
     async def pour(self, work: Callable[[Connection], T]) -> T:
-        """Run `work`, which may take long, in one transaction; it is not run again."""
+        """Run `work`, which may take long, in one transaction; it is not retried."""
         ...
 
 
@@ -78,7 +78,7 @@ async def load(database: Snapshots, given: Iterable[Batch]) -> None:
 
 
 def _page(table: Table, after: tuple[Value, ...] | None, connection: Connection) -> Batch | None:
-    """The rows behind a key: about a batch of them."""
+    """Read about a batch of rows after a key."""
     names = table.column_names
     query = page(", ".join(names), table.name, names_of(table.key), after=after, limit=_PAGE_ROWS)
     found = connection.execute(*query)
@@ -117,7 +117,7 @@ def _kept(batch: Batch, dialect: Dialect) -> Batch:
 
 
 def _changed(batch: Batch, change: Callable[[Any], Any]) -> Batch:
-    """The batch with `change` applied to the texts that a dialect keeps in its own way."""
+    """Apply `change` to a batch's texts with a dialect-specific encoding."""
     kinds = {column.name: column.kind for column in columns_of(BACKED_UP[batch.table].columns)}
     rows = batch.rows
     for at in (at for at, name in enumerate(batch.columns) if kinds[name] == "any_text"):

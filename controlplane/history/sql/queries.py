@@ -1,4 +1,4 @@
-"""What the parts say alike of any table."""
+"""Helpers for queries of any table."""
 
 # ruff: noqa: S608 - statements are put together from constants here; values are parameters
 
@@ -18,14 +18,14 @@ R = TypeVar("R", bound="DataclassInstance")
 T = TypeVar("T")
 
 NO_LIMIT = 1 << 62
-"""A limit that nothing reaches: databases write "none" differently."""
+"""An unreachable limit: databases write "no limit" differently."""
 
 
 class RowType(Generic[R]):
-    """A dataclass as rows that have a column of each field.
+    """Maps a dataclass to rows with a column per field.
 
     Args:
-        parse: by a field's name, what makes it of its column where they are not the same.
+        parse: by field name, converts a column's value to the field's.
     """
 
     def __init__(self, kind: type[R], /, **parse: Callable[[Any], Any]) -> None:
@@ -35,21 +35,21 @@ class RowType(Generic[R]):
         self.columns = ", ".join(self.names)
 
     def insert(self, table: str) -> str:
-        """The statement that takes `values`."""
+        """The INSERT statement for `values`."""
         places = ", ".join(f":{name}" for name in self.names)
         return f"INSERT INTO {table} ({self.columns}) VALUES ({places})"
 
     def upsert(self, table: str, key: Sequence[str]) -> str:
-        """The same, which replaces a row with that key."""
+        """The same, replacing a row with that key."""
         changed = ", ".join(f"{name} = excluded.{name}" for name in self.names if name not in key)
         return f"{self.insert(table)} ON CONFLICT ({', '.join(key)}) DO UPDATE SET {changed}"
 
     def values(self, value: R) -> dict[str, Any]:
-        """A value as the parameters of these statements."""
+        """Return the parameters of these statements."""
         return {name: getattr(value, name) for name in self.names}
 
     def read(self, row: Sequence[Any]) -> R:
-        """The value of a row of `columns`."""
+        """Convert a row of `columns`."""
         values = dict(zip(self.names, row, strict=True))
         for name, parse in self._parse.items():
             values[name] = parse(values[name])
@@ -66,9 +66,9 @@ def page(
     where: Sequence[str] = (),
     values: Sequence[Any] = (),
 ) -> tuple[str, tuple[Any, ...]]:
-    """The query of the rows behind the one with the key `after`, in the order of `key`.
+    """Build the query of the rows after the key `after`, in the order of `key`.
 
-    Without `after` from the first on. `values` are those of the conditions `where`.
+    Without `after` from the first row. `values` are the parameters of `where`.
     """
     order = ", ".join(key)
     behind = [f"({order}) > ({', '.join('?' * len(key))})"] if after else []
@@ -91,7 +91,7 @@ async def select(
 async def select_one(
     database: Database, statement: str, parameters: Parameters, read: Callable[[Any], T]
 ) -> T | None:
-    """The first row of one query; None without one."""
+    """The first row of one query; None if it has no rows."""
     found = await select(database, statement, parameters, read)
     return found[0] if found else None
 
@@ -103,7 +103,7 @@ async def change(
     *,
     touches: Collection[str] = (),
 ) -> int:
-    """Run one statement; how many rows it changed."""
+    """Run one statement; return the number of changed rows."""
     return await database.write(
         lambda connection: connection.execute(statement, parameters).rowcount, touches=touches
     )

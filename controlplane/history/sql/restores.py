@@ -1,6 +1,6 @@
-"""Sessions that are being restored from backups: their rows are written before they are sessions.
+"""Sessions being restored from backups: their rows are written before the session exists.
 
-Whatever breaks a restore off, its rows are found by these notes, and removed.
+The rows of an aborted restore are found by these entries, and removed.
 """
 
 from __future__ import annotations
@@ -15,13 +15,13 @@ if TYPE_CHECKING:
 
 
 class SqlRestores:
-    """Which ids have rows and no session yet."""
+    """Ids with rows but no session yet."""
 
     def __init__(self, database: Database) -> None:
         self._database = database
 
     async def begin(self, session_id: str, at: float) -> None:
-        """Note an id before anything is written of it; `at` in Unix seconds."""
+        """Add an id before any of its rows is written; `at` in Unix seconds."""
         await change(
             self._database,
             "INSERT INTO session_restores (session_id, begun_at) VALUES (?, ?)",
@@ -29,13 +29,13 @@ class SqlRestores:
         )
 
     async def end(self, session_id: str) -> None:
-        """Forget an id: it is a session now, or nothing is left of it."""
+        """Remove an id: it is a session now, or all its rows are gone."""
         await change(
             self._database, "DELETE FROM session_restores WHERE session_id = ?", (session_id,)
         )
 
     async def begun_before(self, at: float, limit: int = 100) -> tuple[str, ...]:
-        """Ids that were noted before a moment, the oldest first."""
+        """List ids added before a Unix time, oldest first."""
         return await select(
             self._database,
             "SELECT session_id FROM session_restores WHERE begun_at < ? ORDER BY begun_at, session_id"

@@ -1,7 +1,7 @@
-"""What is let go of sessions that ended long ago: their points, then the finest levels of their series.
+"""Retention of sessions that ended long ago: deletes their points, then the finest levels of their series.
 
-The rows of points that follow one another in a stream become one that holds nothing but their positions:
-what is sent again is known, and the greatest id stays, behind which followers and folding go on.
+Consecutive rows of points in a stream become one row with only their positions: so resent data is
+recognized, and the greatest id stays, from which followers and folding continue.
 """
 
 from __future__ import annotations
@@ -18,16 +18,16 @@ if TYPE_CHECKING:
     from controlplane.history.values import Ages
 
 TURN_ROWS: Final = 512
-"""Rows of chunks, or of levels, of one turn,"""
+"""Rows of chunks, or of levels, per turn."""
 TURN_BYTES: Final = 8 << 20
-"""and the bytes of points in them, by one chunk more at most."""
+"""Bytes of points per turn, exceeded by one chunk at most."""
 ROWS_LEFT: Final = 16
-"""The finest level that is kept has so many full rows at least: 512 buckets, what a chart of the whole has
-use for. Finer ones are for looking closely."""
+"""Full rows of the finest level that is kept, at least: 512 buckets, enough for a chart of the whole series.
+Finer levels are for zooming in."""
 
 
 class _Row(NamedTuple):
-    """A row of a stream; `size` is None of a gap."""
+    """A row of a stream; `size` is None for a gap."""
 
     id: int
     first: int
@@ -48,7 +48,7 @@ def to_thin(ages: Ages, limit: int, connection: Connection) -> tuple[str, ...]:
 
 
 def thin(session_id: str, ages: Ages, now: float, connection: Connection) -> bool:
-    """One turn; whether more is to be done. Nothing is changed of a session that is not due."""
+    """Run one turn; return whether more is left. Changes nothing unless the session is due."""
     row = connection.execute(
         "SELECT folded, thinned, coarsened, ended_at FROM series_folds"
         " JOIN sessions ON sessions.id = session_id WHERE session_id = ? AND waiting = 0",
@@ -77,7 +77,7 @@ def thin(session_id: str, ages: Ages, now: float, connection: Connection) -> boo
 
 
 def _let_go_of_points(connection: Connection, session_id: str, now: float) -> bool:
-    """Some rows; True when none is left."""
+    """Delete some points; True when none are left."""
     streams = connection.execute(
         "SELECT id, archived, wanted FROM streams"
         " WHERE session_id = ? AND channel = ? AND archived < wanted ORDER BY id LIMIT ?",
@@ -87,7 +87,7 @@ def _let_go_of_points(connection: Connection, session_id: str, now: float) -> bo
     for stream_id, archived, wanted in streams:
         if rows_left <= 0 or bytes_left <= 0:
             return False
-        # The row before: what was let go already goes on with what follows it.
+        # From the row before: points deleted earlier are merged with what follows.
         found = connection.execute(
             "SELECT id, first, last, length(body) FROM chunks"
             " WHERE stream_id = ? AND last >= ? ORDER BY last LIMIT ?",
@@ -113,7 +113,7 @@ def _let_go_of_points(connection: Connection, session_id: str, now: float) -> bo
 
 
 def _runs(rows: Iterable[_Row]) -> list[list[_Row]]:
-    """The rows between gaps."""
+    """Group the rows between gaps, without groups already deleted."""
     runs: list[list[_Row]] = [[]]
     for row in rows:
         if row.size is None:
@@ -135,7 +135,7 @@ def _make_one(connection: Connection, run: Sequence[_Row], now: float) -> None:
 
 
 def _let_go_of_levels(connection: Connection, session_id: str) -> bool:
-    """Some rows of levels that are finer than a chart of the whole needs; True when none is left."""
+    """Delete some rows of levels finer than a chart of the whole needs; True when none are left."""
     enough = connection.execute(
         "SELECT series_id, max(level) FROM series_rows JOIN series ON series.id = series_id"
         " WHERE session_id = ? AND level > finest AND number = ? GROUP BY series_id",

@@ -1,4 +1,4 @@
-"""Series: folded from the chunks of metrics behind their commit, and read. See history.levels."""
+"""Series: folded from committed chunks of metrics, and read. See history.downsampling."""
 
 # ruff: noqa: S608 - statements are put together from constants here; values are parameters
 
@@ -45,37 +45,37 @@ if TYPE_CHECKING:
     from nsml.common.clock import Clock
 
 MAX_SERIES: Final = 50_000
-"""Of one session: names by ranks by attempts."""
+"""Most series per session: names by ranks by attempts."""
 SERIES_A_NAME: Final = 5
-"""How many series there may be for each name that may be counted."""
+"""The limit of series, as a multiple of the limit of counted names."""
 MAX_SERIES_READ: Final = 1_000
-"""Of one session in one answer."""
+"""Most series of one session in one answer."""
 MOST_WIDTH: Final = 10_000
 TURN_BYTES: Final = 128 << 10
-"""Of chunks, as they are stored, that are folded in one turn: some milliseconds' work. See `_weight`."""
+"""Stored bytes of chunks folded in one turn: some milliseconds' work. See `_weight`."""
 MOST_TURN_BYTES: Final = 512 << 10
-"""The same of a session of very many series, whose open parts each turn rewrites."""
+"""The same for a session with very many series: each turn rewrites their open parts."""
 UNFOLDED_BYTES: Final = 2 << 20
-"""Of chunks, as they are stored, that a read takes unfolded where it cannot fold them."""
+"""Stored bytes of chunks that a read uses unfolded if it cannot fold them."""
 POINTS_BYTES: Final = 2 << 20
-"""Of chunks, as they are stored, out of which a read takes points: what is further stays in buckets."""
+"""Stored bytes of chunks from which a read takes points: beyond that it returns buckets."""
 FOLD_BYTES: Final = 16 << 10
-"""So much of a session is worth a turn, and a read folds it: each rewrites the open part of every series in it,"""
+"""Stored bytes worth a turn, which a read folds first: each turn rewrites the open parts of its series."""
 FOLD_SERIES_BYTES: Final = 64
-"""so the more series there are, the more is waited for,"""
+"""Added to FOLD_BYTES for each series of the session."""
 FOLD_AFTER_S: Final = 300.0
-"""but no longer than this."""
+"""Fewer bytes are folded after this many seconds."""
 MOST_COLUMNS: Final = 50_000
-"""Of one session in one answer, twice as many at most: of many series each gets fewer."""
+"""Columns of one session in one answer, at most twice as many: with many series each gets fewer."""
 _USUAL_RATIO: Final = 16
-"""What is compressed further than so many times is weighed by what it unpacks to."""
+"""Chunks with a higher compression ratio are weighed by their unpacked size."""
 _ROWS_A_STEP: Final = 16
 _IDS_A_STEP: Final = 64
 _SERIES_A_STEP: Final = 200
 
 
 class Key(NamedTuple):
-    """A series within its session; in the order of answers."""
+    """A series within its session; sorts in the order of answers."""
 
     name: str
     rank: int
@@ -83,10 +83,10 @@ class Key(NamedTuple):
 
 
 class SqlSeries:
-    """Numbers of metrics as series with coarser levels: read at once, however long they are.
+    """Metric values as series with coarser levels: fast to read at any length.
 
-    A series is what one replica of one attempt reported under one name. Its levels are *folded* from
-    the chunks of the streams, behind their commit; what is not folded yet is read from the chunks.
+    A series has the values reported by one replica of one attempt under one name. Its levels are
+    *folded* from committed chunks; values not folded yet are read from the chunks.
     """
 
     def __init__(self, database: Database, clock: Clock, *, most: int | None = None) -> None:
@@ -96,14 +96,14 @@ class SqlSeries:
         self._turns: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
 
     async def read(self, session_id: str, query: SeriesQuery) -> SeriesPage:
-        """A range of each series that the query asks for, complete as of this moment.
+        """Read a range of each selected series, complete as of now.
 
-        What waits to be folded is folded first where it is worth a turn, so that only the first who reads waits for
-        it. Where that cannot be stored, it is read unfolded, up to a bound beyond which HistoryUnavailable is raised.
+        Unfolded chunks worth a turn are folded first, so that only the first reader waits for it. If that cannot be
+        stored, they are read unfolded, up to a bound; beyond it HistoryUnavailable is raised.
 
-        From the coarsest level that gives the width asked, the ends of the range from finer ones. A
-        bucket is whole in one column: a range that cuts more buckets than a few (steps that
-        go back and forth) has those points beside it that share one with points in it.
+        Columns come from the coarsest level with the requested width, the ends of the range from finer
+        ones. A bucket is whole in one column: a range that cuts more than a few buckets (steps that go
+        back and forth) includes outside points that share a bucket with points inside.
         """
         _check(query)
         names, dialect = NameFilter(query.names), self._database.dialect
@@ -119,7 +119,7 @@ class SqlSeries:
             return page
         refused: HistoryUnavailable | None = None
         try:
-            # What one folds, no other has to.
+            # Concurrent reads fold only once.
             async with self._turn_of(session_id):
                 while (page := await answer()) is None and (await self._turn(session_id)).is_full:
                     pass
@@ -134,13 +134,13 @@ class SqlSeries:
     async def fold(self, session_id: str) -> bool:
         """Fold some more chunks; False when there was nothing (left) to do.
 
-        Whoever folds at the same time: one of them does, the other has worked in vain.
+        Of concurrent calls only one takes effect.
         """
         async with self._turn_of(session_id):
             return (await self._turn(session_id)).is_more
 
     def _turn_of(self, session_id: str) -> asyncio.Lock:
-        """Held while a session is folded here: another one's turn would be in vain."""
+        """Held while a session is folded here: a concurrent turn would be wasted."""
         return self._turns.setdefault(session_id, asyncio.Lock())
 
     async def _turn(self, session_id: str) -> _Turned:
@@ -160,7 +160,7 @@ class SqlSeries:
         return _Turned(turn.is_full, is_more)
 
     async def unfolded(self, *, limit: int = 16) -> tuple[str, ...]:
-        """Sessions of which much is to be folded, or something since long, the longest waiting first."""
+        """List sessions with many unfolded bytes, or with old ones, longest waiting first."""
         return await select(
             self._database,
             "SELECT session_id FROM series_folds WHERE waiting > 0"
@@ -170,17 +170,16 @@ class SqlSeries:
         )
 
     async def to_thin(self, ages: Ages, *, limit: int = 16) -> tuple[str, ...]:
-        """Ended sessions of which something is to be let go, those that ended first before the others."""
+        """List ended sessions due for `thin`, earliest end first."""
         return await self._database.read(partial(to_thin, ages, limit))
 
     async def thin(self, session_id: str, ages: Ages) -> bool:
-        """Let go of some more of what an ended session reported; False when there was nothing (left) to do.
+        """Delete some more of an ended session's reports; False when there was nothing (left) to do.
 
-        Of its points at the first age, once all are folded: levels, counts and the summary stay, and what is
-        no number is gone. At the second, when no points are left, of the levels that are finer than a chart
-        of the whole needs; short series keep all of theirs. One transaction, of so many rows; whoever does
-        it at the same time, or again, does no harm. What comes late finds its place, is folded, and is
-        let go the next time.
+        At the first age its points, once all are folded: levels, counts and the summary stay, and values
+        that are not numbers are lost. At the second age, when no points are left, levels finer than a chart
+        of the whole needs; short series keep all of theirs. Each call is one transaction of bounded size;
+        concurrent and repeated calls are harmless. Late data is stored, folded, and deleted next time.
         """
         return await self._database.write(
             partial(thin, session_id, ages, self._clock.time()), touches={session_id}
@@ -199,36 +198,36 @@ def _check(query: SeriesQuery) -> None:
 
 
 class _Turned(NamedTuple):
-    """What came of a turn."""
+    """The result of a turn."""
 
     is_full: bool
-    """Whether there may be more than it took already when it began."""
+    """Whether there may have been more than it took when it began."""
     is_more: bool
-    """Whether there was more when it ended."""
+    """Whether more was left when it ended."""
 
 
 _Chunks: TypeAlias = "list[tuple[int, list[Told]]]"
-"""Of one series: the numbers that each chunk has."""
+"""The numbers of one series by chunk."""
 
 
 class _Fold(NamedTuple):
-    """How far a session is folded; as it is before anybody has."""
+    """How far a session is folded; the defaults hold before the first turn."""
 
     last: int = 0
-    """The last chunk that is."""
+    """The last folded chunk."""
     waiting: int = 1
-    """About so many bytes of chunks are behind it; 0: none."""
+    """Bytes of chunks after it, about; 0: none."""
     series: int = 0
     left_out: int = 0
-    """Points that belong to no series."""
+    """Points without a series."""
     dropped: int = 0
-    """Reports that programs lost."""
+    """Reports lost by programs."""
     let_go_at: float = 0.0
-    """When points were let go; 0: never."""
+    """When points were deleted by retention; 0: never."""
 
 
 class _Session:
-    """What the tables have of one session's series."""
+    """The tables' rows of one session's series."""
 
     def __init__(
         self, connection: Connection, dialect: Dialect, session_id: str, most: int | None = None
@@ -249,7 +248,7 @@ class _Session:
         return _Fold() if row is None else _Fold(*row)
 
     def lost(self, streams: Collection[int]) -> int:
-        """Reports that its nodes lost."""
+        """Count the reports lost by its nodes."""
         row = self.connection.execute(
             "SELECT sum(last - first + 1) FROM chunks WHERE body IS NULL"
             f" AND {self.dialect.among('stream_id', 'ids')}",
@@ -270,9 +269,9 @@ class _Session:
     def chunks(
         self, streams: Collection[int], after: int
     ) -> Iterator[tuple[int, int, bytes | None]]:
-        """Id, stream and body of the chunks behind one, in commit order; a few at a time.
+        """Yield id, stream and body of the chunks after one, in commit order; fetched a few at a time.
 
-        Of gaps and of what was let go there is no body.
+        Gaps and rows deleted by retention have no body.
         """
         dialect = self.dialect
         while ids := dialect.next_chunks(self.connection, streams, after, _IDS_A_STEP):
@@ -287,18 +286,18 @@ class _Session:
             after = ids[-1]
 
     def body_of(self, chunk: int) -> bytes | None:
-        """Of a chunk; None where it was let go."""
+        """The body of a chunk; None if deleted by retention."""
         row = self.connection.execute("SELECT body FROM chunks WHERE id = ?", (chunk,)).fetchone()
         return None if row is None or row[0] == LET_GO else row[0]
 
     def counted(self, names: Collection[str]) -> set[str]:
-        """Those of the names that are among the session's counted ones: others have no series."""
+        """Return the names counted for the session: others have no series."""
         statement = "SELECT name FROM metric_counts WHERE session_id = :session_id"
         rows = self.dialect.rows_named(self.connection, statement, self.id, names)
         return {self.dialect.text_of(row[0]) for row in rows}
 
     def series(self, names: Collection[str] | None = None) -> dict[Key, int]:
-        """The ids of its series; of these names, or of all."""
+        """The ids of its series with these names, or of all."""
         statement = "SELECT name, rank, attempt, id FROM series WHERE session_id = :session_id"
         rows = (
             self.connection.execute(statement, {"session_id": self.id})
@@ -311,7 +310,7 @@ class _Session:
         }
 
     def finest(self, series: Collection[int]) -> dict[int, int]:
-        """The finest level that is kept of each series."""
+        """The finest level kept of each series."""
         rows = self.connection.execute(
             f"SELECT id, finest FROM series WHERE {self.dialect.among('id', 'ids')}",
             {"ids": self.dialect.many(series)},
@@ -347,7 +346,7 @@ class _Session:
 
 
 def _weight(body: bytes, plain: bytes) -> int:
-    """Of a chunk: as it is stored, and no less than a part of what it unpacks to, which is held."""
+    """Weigh a chunk by its stored size, and at least by a part of its unpacked size, which is in memory."""
     return max(len(body), len(plain) // _USUAL_RATIO)
 
 
@@ -364,28 +363,28 @@ def _added(levels: Levels, chunks: _Chunks) -> list[Row]:
 
 
 class _Folded(NamedTuple):
-    """What one turn made, to be stored if nobody else has."""
+    """The result of one turn, to be stored unless another turn came first."""
 
     before: int
-    """The chunk up to which it was folded when the turn began."""
+    """The last folded chunk when the turn began."""
     last: int
     size: int
     is_full: bool
-    """Whether as much was there as a turn takes."""
+    """Whether the turn reached its limit."""
     left_out: int
     dropped: int
     series: list[tuple[Key, int | None, bytes, list[tuple[int, int, bytes]]]]
-    """Of each series its id, if it has one yet, its open part and its new rows."""
+    """Per series its id, if it has one yet, its open part and its new rows."""
 
 
 class _Turn:
-    """Some chunks of one session being folded."""
+    """Folds some chunks of one session."""
 
     def __init__(self, session: _Session) -> None:
         self._session = session
 
     def made(self) -> _Folded | None:
-        """None when there is nothing to fold."""
+        """Fold; None if there is nothing to fold."""
         streams = self._session.streams()
         if not streams:
             return None
@@ -417,7 +416,7 @@ class _Turn:
         taken: dict[Key, _Chunks],
         ids: Mapping[Key, int],
     ) -> Iterator[tuple[Key, int | None, bytes, list[tuple[int, int, bytes]]]]:
-        """Step by step: of many series, their open parts are much, before they are encoded."""
+        """In steps: the open parts of many series are large before they are encoded."""
         keys = sorted(taken)
         for at in range(0, len(keys), _SERIES_A_STEP):
             step = keys[at : at + _SERIES_A_STEP]
@@ -438,7 +437,7 @@ def _leave_out(
     known: Collection[Key],
     room: int,
 ) -> int:
-    """Take away the points of what may have no series; how many they are."""
+    """Remove the points that may not have a series; return how many."""
     new = [key for key in taken if key not in known]
     if not new:
         return 0
@@ -453,7 +452,7 @@ def _leave_out(
 
 
 def _store(session: _Session, turn: _Folded, now: float) -> bool:
-    """Store what a turn made, if it began where the session is; whether more is to be folded."""
+    """Store a turn's result, unless it is outdated; return whether there is more to fold."""
     connection = session.connection
     streams = session.streams()
     if not streams:  # removed meanwhile
@@ -492,7 +491,7 @@ def _store(session: _Session, turn: _Folded, now: float) -> bool:
 
 
 def _first_lines(keys: list[Key]) -> tuple[int, list[Key]]:
-    """How many series are more than one answer has, and the others: all attempts of a line, or none."""
+    """Return how many series do not fit in one answer, and the others: all attempts of a line, or none."""
     end = min(MAX_SERIES_READ, len(keys))
     while 0 < end < len(keys) and keys[end][:2] == keys[end - 1][:2]:
         end += 1
@@ -500,7 +499,7 @@ def _first_lines(keys: list[Key]) -> tuple[int, list[Key]]:
 
 
 class _Given(NamedTuple):
-    """What is stored of a series: its open part with what is not folded, its id, the finest level that is kept."""
+    """A series as read: its open part with unfolded points, its id, the finest level kept."""
 
     levels: Levels
     series_id: int | None
@@ -508,7 +507,7 @@ class _Given(NamedTuple):
 
 
 class _Counting(NamedTuple):
-    """From which step on points of a series are superseded, and how far the numbers of those without one are moved."""
+    """The step from which points of a series are superseded, and the offset of the numbers of points without a step."""
 
     below: float
     offset: float
@@ -518,7 +517,7 @@ _ALL_COUNT: Final = _Counting(math.inf, 0.0)
 
 
 class _Reading:
-    """One answer being put together."""
+    """Builds one answer."""
 
     def __init__(self, session: _Session, query: SeriesQuery, names: NameFilter) -> None:
         self._session = session
@@ -526,12 +525,12 @@ class _Reading:
         self._names = names
         self._streams = session.streams()
         self._fresh: dict[Key, dict[tuple[int, int], Columns]] = {}
-        """Rows that were sealed by points which are not folded yet."""
+        """Rows sealed by points not folded yet."""
         self._dropped = 0
         self._left_out = 0
 
     def run(self, most: int | None) -> SeriesPage | None:
-        """The answer; None when more than `most` bytes are not folded yet, or as much as is worth a turn."""
+        """Return the answer, or None if over `most` bytes are unfolded; `most` None: the bytes worth a turn."""
         fold = self._session.folded()
         if most is None:
             most = min(FOLD_BYTES + FOLD_SERIES_BYTES * fold.series, MOST_TURN_BYTES)
@@ -562,7 +561,7 @@ class _Reading:
             start = starts[key.name, key.rank]
             looks[key] = self._look(key, given[key], counting.get(key, _ALL_COUNT), start, width)
         if fold.let_go_at:
-            # What is left of the points of a bucket may not be all of them.
+            # The remaining points of a bucket may be incomplete.
             for look in looks.values():
                 look.serve({})
         else:
@@ -605,12 +604,12 @@ class _Reading:
 
     @staticmethod
     def _beside(keys: Sequence[Key], known: Iterable[Key]) -> list[Key]:
-        """Series of other replicas, whose first steps say as well what an attempt supersedes."""
+        """Series of other replicas: their first steps also decide what an attempt supersedes."""
         names, wanted = {key.name for key in keys}, {*keys}
         return [key for key in known if key.name in names and key not in wanted]
 
     def _counting(self, given: Mapping[Key, _Given]) -> dict[Key, _Counting]:
-        """Which points count of metrics that several attempts reported: see nsml/spec/attempt_points.py."""
+        """Decide which points count if several attempts reported a metric: see nsml/spec/attempt_points.py."""
         found: dict[Key, _Counting] = {}
         for _, of_name in groupby(given, key=itemgetter(0)):
             keys = list(of_name)
@@ -633,7 +632,7 @@ class _Reading:
     def _first_step(self, key: Key, given: _Given) -> float | None:
         """The step of the first point of a series; None: it has none.
 
-        Of points that were let go it is not known whether they had one: it is their number then.
+        Deleted points count as having one, equal to their number: it is unknown whether they had.
         """
         levels = given.levels
         at = given.finest - 1
@@ -661,7 +660,7 @@ class _Reading:
         )
 
     def _tail(self, folded: int, most: int) -> dict[Key, _Chunks] | None:
-        """The points that are not folded yet; None when they are too many."""
+        """Return the unfolded points; None if there are too many."""
         chunks: list[tuple[int, int, bytes]] = []
         weight = 0
         for chunk, stream_id, body in self._session.chunks(self._streams, folded):
@@ -705,7 +704,7 @@ class _Reading:
         return rows
 
     def _serve(self, looks: Mapping[Key, RangeReader]) -> None:
-        """Read the points of the buckets that are to be looked into, each chunk once for all series."""
+        """Read the points of the buckets wanted by readers, each chunk once for all series."""
         wants: dict[tuple[int, int], dict[Key, list[NumberedBucket]]] = {}
         for key, look in looks.items():
             if look.wanted:
@@ -751,7 +750,7 @@ class _Reading:
 
 
 def _ranges(wanted: Iterable[Sequence[NumberedBucket]]) -> list[tuple[int, int]]:
-    """The chunks that buckets came from, as ranges of ids that do not overlap."""
+    """Return the chunks of buckets, as ranges of ids that do not overlap."""
     ranges: list[tuple[int, int]] = []
     for parts in wanted:
         before = -1
@@ -776,7 +775,7 @@ def _points_of(
     chunks: Sequence[tuple[int, Sequence[Told]]],
     read: Iterable[tuple[int, int]],
 ) -> list[Told] | None:
-    """The points of a bucket from the chunks that were read; None when they are not all there."""
+    """Return the points of a bucket from the chunks read; None if incomplete."""
     low, high = int(bucket.chunk_low), int(bucket.chunk_high)
     if not any(first <= low and high <= last for first, last in read):
         return None

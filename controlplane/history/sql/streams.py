@@ -1,4 +1,4 @@
-"""Streams: what is read of them. One row a chunk; a gap is a row without a body."""
+"""Streams: appending and reading. One row per chunk; a gap is a row without a body."""
 
 # ruff: noqa: S608 - statements are put together from constants here; values are parameters
 
@@ -57,21 +57,20 @@ if TYPE_CHECKING:
 
 _IDS_A_STEP = 64
 _BODIES_A_STEP = (4, 8, 16)
-"""How many bodies are fetched at a time: few pages need many, and each may have megabytes."""
+"""Bodies fetched at a time: few pages need many, and each may have megabytes."""
 _PAGE_BYTES = 1 << 20
-"""Of reports in a page of points, beside those of its last chunk: a report may have a MiB."""
+"""Bytes of reports in a page of points, without its last chunk: a report may have a MiB."""
 
 
 class SqlStreams:
-    """Records and log bytes of replicas, once and in order whatever is resent.
+    """Records and log bytes of replicas, stored once and in order whatever is resent.
 
-    A stream is a run of positions. `append` extends it; positions that are stored already are left
-    out, positions that are skipped become a gap, which readers see, and which data that comes after
-    all still fills.
+    A stream is a run of positions. `append` extends it; stored positions are ignored, skipped
+    positions become a gap, which readers see, and which late data still fills.
 
-    Of a log that was archived there are references to blocks, which are elsewhere. What reads a log
-    needs those from `blocks` that it comes to, and raises LogElsewhere for one that is not there: it
-    is asked again with that one as well. Blocks change nothing of what is read.
+    An archived log has references to blocks stored elsewhere. Methods that read a log take blocks from
+    `blocks`, and raise LogElsewhere for a missing one: the caller repeats the call with that one as
+    well. Results are the same with or without blocks.
     """
 
     def __init__(
@@ -84,8 +83,7 @@ class SqlStreams:
     async def append(self, chunks: Sequence[Chunk]) -> dict[StreamKey, int]:
         """Store chunks, cursors, summaries and counts in one transaction; on disk when it returns.
 
-        Concurrent calls share a transaction. Gives, for each stream named, the first position that
-        is still wanted.
+        Concurrent calls share a transaction. Returns the next position of each stream in `chunks`.
         """
         if not chunks:
             return {}
@@ -97,7 +95,7 @@ class SqlStreams:
         )
 
     async def append_as_of(self, chunks: Sequence[tuple[Chunk, float]]) -> None:
-        """Store chunks as if each had been received at its time (Unix seconds), in one transaction."""
+        """Store chunks as received at the given times (Unix seconds), in one transaction."""
         dialect, most = self._database.dialect, self._metric_names
 
         def work(connection: Connection) -> None:
@@ -107,7 +105,7 @@ class SqlStreams:
         await self._database.write(work, touches={one.stream.session_id for one, _ in chunks})
 
     async def cursors(self, session_id: str, attempt: int) -> dict[StreamKey, int]:
-        """The first wanted position of every stream of an attempt."""
+        """Return the next position of every stream of an attempt."""
         rows = await select(
             self._database,
             "SELECT rank, channel, writer, wanted FROM streams"
@@ -128,7 +126,7 @@ class SqlStreams:
         limit_bytes: int = 1 << 20,
         blocks: Blocks = NO_BLOCKS,
     ) -> tuple[Recorded | Gap | LetGo, ...]:
-        """What is stored from position `start` on, in order, first part trimmed to begin there.
+        """Read stored parts from position `start` on, in order, the first trimmed to begin there.
 
         Ends after about `limit_bytes` of content (at least one part), empty at the stream's end.
         """
@@ -160,11 +158,11 @@ class SqlStreams:
         limit_bytes: int = 64 << 10,
         blocks: Blocks = NO_BLOCKS,
     ) -> LogPage:
-        """Up to `limit_bytes` of a log from `offset`, or from `tail_lines` before its end if that is later.
+        """Read up to `limit_bytes` of a log from `offset`, or from `tail_lines` before its end if that is later.
 
-        Without `attempt`, the last one that has a log. With `stop`, the log counts as ending there. A
-        page never spans a gap, and is smaller where it would be of more than 1,024 chunks. `tail_lines`
-        looks back over 8 MiB at most, from the end that the log has when it begins to look.
+        Without `attempt`, the last one with a log. With `stop`, the log counts as ending there. A page
+        never spans a gap, and has at most 1,024 chunks. `tail_lines` looks back over 8 MiB at most, from
+        the log's end at the start of the search.
         """
 
         def work(tail: Tail | None, connection: Connection) -> LogPage | Tail:
@@ -191,10 +189,10 @@ class SqlStreams:
         rank: int = 0,
         blocks: Blocks = NO_BLOCKS,
     ) -> LogPlace:
-        """The first byte of a log that was received at `moment` (Unix seconds) or later; its end if none was.
+        """Find the first byte of a log received at `moment` (Unix seconds) or later; its end if there is none.
 
-        When a byte was received is the wall clock of whoever stored it: where that was set back, or what
-        was lost came late, a place near to it.
+        Times are by the wall clock of the control plane that stored the byte: if it was set back, or lost
+        data arrived late, the result is approximate.
         """
 
         def work(connection: Connection) -> LogPlace:
@@ -206,7 +204,7 @@ class SqlStreams:
         return await self._database.read(work)
 
     async def next_log(self, session_id: str, attempt: int, *, rank: int = 0) -> int | None:
-        """The first attempt after `attempt` that has a log; None when there is none."""
+        """Return the first attempt after `attempt` with a log; None if there is none."""
         return await select_one(
             self._database,
             "SELECT min(attempt) FROM streams"
@@ -216,15 +214,15 @@ class SqlStreams:
         )
 
     async def unarchived(self, *, ended_before: float, limit: int = 16) -> tuple[StreamKey, ...]:
-        """Logs of sessions that ended before a moment and are not archived to their end, the oldest first."""
+        """List logs not fully archived, of sessions that ended before a Unix time, oldest first."""
         return await self._database.read(partial(unarchived, ended_before, limit))
 
     async def archive(self, log: StreamKey, keep: Callable[[bytes], Awaitable[str]]) -> bool:
         """Put the next rows of a log into a block; False when there was nothing (left) to do.
 
-        `keep` gives the digest of a block's content once that is kept for good. Then one transaction removes the
-        rows and refers to it: whatever breaks off, all of it is read as before. Gaps stay where they
-        are; what fills one later is for the next call.
+        `keep` stores a block durably and returns its digest. Then one transaction replaces the rows with a
+        reference: after an abort the log is readable as before. Gaps stay; data that fills one later is
+        archived by the next call.
         """
         run = await self._database.read(partial(next_run, log))
         if run is None:
@@ -242,10 +240,10 @@ class SqlStreams:
         after: int = 0,
         limit_points: int = 5000,
     ) -> MetricPage:
-        """Points of all attempts and ranks in commit order behind the mark `after` (0: all).
+        """Read points of all attempts and ranks in commit order after the mark `after` (0: all).
 
-        `names` are globs; empty means all. Whole chunks: a page may hold somewhat more points, and
-        fewer when they are long.
+        `names` are globs; empty means all. Pages have whole chunks: so they may have somewhat more
+        points, and fewer if their reports are long.
         """
         wanted, dialect = NameFilter(names), self._database.dialect
 
@@ -255,7 +253,7 @@ class SqlStreams:
         return await self._database.read(work)
 
     async def summaries(self, session_ids: Collection[str]) -> Mapping[str, Summary]:
-        """The latest summary of each session that has one, whole."""
+        """Return the latest summary of each session with one, whole."""
         dialect = self._database.dialect
         found = await select(
             self._database,
@@ -269,7 +267,7 @@ class SqlStreams:
     async def listed_summaries(
         self, session_ids: Collection[str], names: Sequence[str] = ()
     ) -> Mapping[str, Summary]:
-        """The same as lists carry them: the first values, and those of `names`; see controlplane.history.summaries."""
+        """The same, shortened for lists: the first values, and those of `names`; see controlplane.history.summaries."""
         dialect = self._database.dialect
 
         def work(connection: Connection) -> dict[str, Summary]:
@@ -286,7 +284,7 @@ class SqlStreams:
                     found[session_id] = listed_of(summary, names)
                     continue
                 made_at, left_out, values = json.loads(short)
-                # An older control plane leaves it as it was made of the report before.
+                # An older control plane leaves it unchanged, made from an earlier report.
                 if names or made_at != at:
                     whole.append(session_id)
                 else:
@@ -309,9 +307,9 @@ class SqlStreams:
         return await self._database.read(work)
 
     async def metric_counts(self, session_id: str) -> Mapping[str, int]:
-        """Metric name to number of points, by name; at most 10,000 names are counted.
+        """Map metric names to numbers of points, by name; at most 10,000 names are counted.
 
-        What was let go is counted as well.
+        Points deleted by retention are included.
         """
         counts = await select(
             self._database,
@@ -322,7 +320,7 @@ class SqlStreams:
         return dict(counts)
 
     async def let_go_at(self, session_id: str) -> float:
-        """When points of a session were let go last (Unix seconds); 0: never."""
+        """When retention last deleted points of a session (Unix seconds); 0: never."""
         at = await select_one(
             self._database,
             "SELECT let_go_at FROM series_folds WHERE session_id = ?",
@@ -332,16 +330,16 @@ class SqlStreams:
         return at or 0.0
 
     def changed(self, session_id: str) -> AbstractContextManager[Change]:
-        """Notice of commits to this session's streams or record, from now on.
+        """Subscribe to commits to this session's streams or record.
 
         Enter it before the first read: then nothing is missed between a read and `Change.wait`.
         """
         return self._database.changes.follow(session_id)
 
     def touched(self) -> AbstractContextManager[Touched]:
-        """Notice of commits to any session's streams or record, from now on; `take` empties it.
+        """Subscribe to commits to any session's streams or record; `take` empties it.
 
-        Whatever else is committed to may be named beside them.
+        Names of other things committed to may be among them.
         """
         return self._database.changes.follow_all()
 
@@ -353,7 +351,7 @@ def _steps() -> Iterator[int]:
 
 
 class _MetricPage:
-    """A page of points being gathered, chunk by chunk in commit order."""
+    """Builds a page of points, chunk by chunk in commit order."""
 
     def __init__(
         self, connection: Connection, dialect: Dialect, session_id: str, after: int
@@ -373,7 +371,7 @@ class _MetricPage:
         self._let_go_at = 0.0
 
     def read(self, names: NameFilter, limit: int) -> MetricPage:
-        """Whole chunks until there are `limit` points."""
+        """Read whole chunks until there are `limit` points."""
         for stream_id, first, last, received_at, body in self._rows():
             if body is None:
                 self._missing += last - first + 1
@@ -407,7 +405,7 @@ class _MetricPage:
                 self._points.extend(points_of(report, names, attempt=attempt, rank=rank))
 
     def _rows(self) -> Iterator[tuple[int, int, int, float, bytes | None]]:
-        """What is behind the mark, which follows."""
+        """Yield the rows after the mark, advancing it."""
         steps = _steps()
         while ids := self._next(_IDS_A_STEP):
             at = 0

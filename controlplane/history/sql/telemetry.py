@@ -1,18 +1,18 @@
-"""Telemetry: the newest in memory, and a past in four levels of blocks.
+"""Telemetry: the newest readings in memory, and a history in four levels of blocks.
 
-A block has all that was read of one node in a span of time (see history.cells), so that there are few
-rows. The finest level is written as readings come, some seconds late. Each coarser one is made of
-the one below once a span is over, which may be repeated; how far that went is in a table, and what
-was not made coarser yet is not dropped. A question is answered from the coarsest level that is fine
-enough; where that does not reach the end, finer ones go on, and at last what is still in memory.
+A block has all readings of one node in a time span (see history.telemetry_rollup), so that there are few
+rows. The finest level is written as readings arrive, some seconds late. Each coarser one is rolled up
+from the one below once a span is over, which may be repeated; a table records the progress, and data
+not rolled up yet is not dropped. Queries use the coarsest level that is fine enough; where that does
+not reach the end, finer ones continue, and finally the blocks in memory.
 
-What the processes of replicas take comes with the readings of their node, and is in its blocks of the finest
-level. In coarser ones each replica has blocks of its own, under its key in place of a node's name: of many
-short sessions a day there would be too many keys in one, and most of it empty.
+The resource usage of replicas arrives with the readings of their node, and is in its blocks of the finest
+level. In coarser levels each replica has its own blocks, under its key in place of a node's name: with many
+short sessions a day a node's block would have too many keys, mostly empty.
 
-Where several control planes share the database, each node's agent reports to any of them: what came
-to it last of all its nodes each of them writes every second, as one row, which the others read when they
-are asked.
+If several control planes share the database, each node's agent reports to any of them: each one writes
+the newest readings of its nodes every second, as one row, and reads the others' rows when it answers
+a query.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ if TYPE_CHECKING:
 
 
 class Level(NamedTuple):
-    """How fine, how much of it is in a block, and how long that is kept; seconds."""
+    """Resolution, length of a block, and retention; seconds."""
 
     step: float
     span: float
@@ -68,37 +68,37 @@ LEVELS: Final = (
     Level(60.0, 7200.0, 30 * 86400.0),
     Level(600.0, 86400.0, 366 * 86400.0),
 )
-"""Of the finest the step is that of the agents."""
+"""The finest step is the agents' interval."""
 LATEST_S: Final = 60.0
-"""How long after a span it is made coarser: by then all control planes have written of it."""
+"""How long after its end a span is rolled up: by then all control planes have written their blocks of it."""
 FOLDED_NODES: Final = 8
-"""Whose blocks are made coarser at once."""
+"""Nodes rolled up at once."""
 FOLD_EVERY_S: Final = 2.0
 FOLD_S: Final = 0.25
-"""So often, and for so long at once where much is to be made coarser."""
+"""The interval of roll-ups, and the time limit of each."""
 MOST_CELLS: Final = 4000
-"""That an answer is made of, where a coarser level can give it."""
+"""Most cells read for an answer, if a coarser level is available."""
 MOST_BLOCKS: Final = 1000
-"""Of one level that are read for an answer."""
+"""Most blocks of one level read for an answer."""
 MOST_READINGS: Final = 400
-"""In a block of the finest level: what comes faster than that is left out."""
+"""Most readings in a block of the finest level: further ones are left out."""
 MOST_HELD: Final = 20_000
-"""Blocks that wait while the database does not take them; the oldest are lost then."""
+"""Most blocks buffered while the database is unavailable; then the oldest are lost."""
 STRANGE_CLOCK_S: Final = 30.0
-"""A node's clock that is so far off is not asked."""
+"""Times by a node's clock that is off by more are ignored."""
 STANDS_S: Final = 10.0
-"""A reading stands for the time since the one before, at most for so long."""
+"""A reading covers the time since the previous one, at most this long."""
 LATELY_S: Final = 30.0
-"""For so long the last reading of a node stands for how it is now."""
+"""How long a node's last reading counts as current."""
 FLUSH_BLOCKS: Final = 64
 FLUSH_AFTER_S = 10.0
 SHARED_AFTER_S: Final = 1.0
-"""Between two writes, or two looks at what others wrote, of a database that is shared."""
+"""Interval of writes, and of reads of others' rows, with a shared database."""
 LOOK_S: Final = 1.0
-"""How long whoever asks for the newest waits for what others know."""
+"""How long a query for the newest readings waits for others' rows."""
 _TOLD_FOR_S: Final = 6 * 3600.0
 _MOST_TOLD: Final = 256 << 20
-"""Bytes of a row, unpacked."""
+"""Most bytes of a row, unpacked."""
 
 _log = structlog.get_logger()
 _ENCODER = msgspec.msgpack.Encoder()
@@ -107,13 +107,13 @@ _DECODER = msgspec.msgpack.Decoder(list[tuple[float, NodeSample]])
 
 @dataclass(frozen=True, slots=True)
 class _Known:
-    """A node's newest reading, and when it came to a control plane: boots are told apart by that."""
+    """A node's newest reading, and when a control plane received it, which orders boots."""
 
     sample: NodeSample
     received_at: float
 
     def is_before(self, other: _Known) -> bool:
-        """Whether the other one is the newer reading."""
+        """Whether the other reading is newer."""
         if self.sample.boot_id == other.sample.boot_id:
             return self.sample.sequence < other.sample.sequence
         return self.received_at < other.received_at
@@ -121,7 +121,7 @@ class _Known:
 
 @dataclass(frozen=True, slots=True)
 class _Block:
-    """What is to be written of one node."""
+    """A block of one node to be written."""
 
     node: str
     start: float
@@ -130,7 +130,7 @@ class _Block:
 
 
 class SqlTelemetry:
-    """Readings of nodes: lossy, bounded, newest at once."""
+    """Readings of nodes: lossy and bounded; the newest are available immediately."""
 
     def __init__(self, database: Database, clock: Clock) -> None:
         self._database = database
@@ -151,7 +151,7 @@ class SqlTelemetry:
         self._flush_after_s = SHARED_AFTER_S if database.is_shared else FLUSH_AFTER_S
 
     async def record(self, samples: Iterable[NodeSample]) -> int:
-        """Take readings; gives how many were newer than what was known of their node's boot.
+        """Record readings; return how many were newer than the last one of their node's boot.
 
         Kept in memory and written in batches: the last seconds may be lost in a crash.
         """
@@ -173,22 +173,22 @@ class SqlTelemetry:
         return taken
 
     async def note(self, figures: Sequence[float]) -> None:
-        """Take a reading of the platform as a whole: cells.CLUSTER_FIGURES, as of now."""
+        """Record a reading of the whole platform: telemetry_rollup.CLUSTER_FIGURES, as of now."""
         self._take(CLUSTER, self._clock.time(), {"": figures})
         await self._write_now_and_then()
 
     async def newest(self) -> Mapping[str, NodeSample]:
-        """The last reading of each node, where one of the control planes got it in the last 30 seconds.
+        """Return the last reading of each node received by any control plane in the last 30 seconds.
 
-        Without a shared database, since this process started. Does not fail: what other control
-        planes took may be missing for as long as the database does not answer.
+        Without a shared database, only since this process started. Does not fail: readings of other
+        control planes may be missing while the database is unavailable.
         """
         if self._database.is_shared:
             await self._look()
         return self.known()
 
     def known(self) -> Mapping[str, NodeSample]:
-        """As `newest`, from memory alone: what other control planes took is of the last `newest`."""
+        """As `newest`, from memory alone: readings of other control planes are as of the last `newest`."""
         # By our own clock: a node's may be off by hours.
         since = self._clock.time() - LATELY_S
         return MappingProxyType(
@@ -208,10 +208,10 @@ class SqlTelemetry:
         width: int,
         keys: Collection[str] | None = None,
     ) -> Cells:
-        """What a node (or cells.CLUSTER) did in a span of time, in about `width` cells at most.
+        """Read the readings of a node (or telemetry_rollup.CLUSTER) in a time span, in about `width` cells at most.
 
-        Of these devices by uuid, and "" for the node itself; None: of all, replicas aside. Seconds for an hour, then
-        10 s for a day, minutes for 30 days, 10 minutes for a year; fewer cells where nothing came.
+        `keys`: uuids of devices, and "" for the node itself; None: all except replicas. Resolution: 1 s for an hour,
+        10 s for a day, 1 min for 30 days, 10 min for a year; fewer cells where readings are missing.
         """
         if not (math.isfinite(since) and math.isfinite(until)) or until <= since:
             return Cells()
@@ -230,7 +230,7 @@ class SqlTelemetry:
         until: float,
         width: int,
     ) -> Cells:
-        """As `read`, what the processes of a replica took that ran on a node, under cells.replica_key."""
+        """As `read`, the usage of a replica's processes on a node, under telemetry_rollup.replica_key."""
         if not (math.isfinite(since) and math.isfinite(until)) or until <= since:
             return Cells()
         step = (until - since) / max(width, 1)
@@ -247,9 +247,9 @@ class SqlTelemetry:
         until: float,
         above: float = 0.0,
     ) -> Mapping[str, Used]:
-        """What was measured of devices of a node in a span, as fine as it is kept; unknown ones are left out.
+        """Measure the usage of a node's devices in a time span, at the finest resolution kept; without unknown ones.
 
-        A device is busy at more than `above` percent.
+        A device is busy above `above` percent.
         """
         if until <= since:
             return {}
@@ -259,13 +259,13 @@ class SqlTelemetry:
         return {device: one for device, one in told.items() if one is not None}
 
     async def flush(self) -> None:
-        """Write all that is held back."""
+        """Write all buffered readings."""
         self._full += self._open.values()
         self._open.clear()
         await self._write()
 
     async def close(self) -> None:
-        """Write what is held back if the database takes it: readings may be lost, stopping may not fail."""
+        """Write buffered readings if the database is available: they may be lost, but stopping must not fail."""
         try:
             await self.flush()
         except HistoryUnavailable as error:
@@ -280,7 +280,7 @@ class SqlTelemetry:
             return
         block = self._open.get(node)
         if block is None or block.ends_at <= start:
-            # Not all nodes at one moment: the first block of each is shorter by a part of its own.
+            # The first block of each node is shorter by its own amount, to spread the writes.
             short = span if known is None else 0.0
             ends_at = start + span - zlib.crc32(node.encode()) % 997 / 997 * short
             self._close(node)
@@ -301,7 +301,7 @@ class SqlTelemetry:
         if not self._writing.locked() and (len(self._full) >= FLUSH_BLOCKS or is_due):
             late = self._clock.time() - LEVELS[0].span
             for node in [one.node for one in self._open.values() if one.ends_at < late]:
-                self._close(node)  # nothing is heard of it any more
+                self._close(node)  # it stopped reporting
             await self._write()
         if not self._writing.locked() and now - self._folded_at >= FOLD_EVERY_S:
             self._folded_at = now
@@ -336,14 +336,14 @@ class SqlTelemetry:
                 self._being_written = []
 
     def _to_tell(self, now: float) -> list[_Known]:
-        """The newest of each node whose newest came to us, without what is old."""
+        """The newest readings received here, without old ones."""
         horizon = now - _TOLD_FOR_S
         known = {node: self._newest[node] for node in sorted(self._ours)}
         self._ours = {node for node, one in known.items() if one.received_at >= horizon}
         return [one for node, one in known.items() if node in self._ours]
 
     async def _fold(self) -> bool:
-        """Make a few nodes' blocks of a span that is over coarser; False: there are none."""
+        """Roll up a few nodes' blocks of an ended span; False: there are none."""
         now = self._clock.time()
         for level in range(1, len(LEVELS)):
 
@@ -372,9 +372,9 @@ class SqlTelemetry:
         *,
         coarse: str = "",
     ) -> Cells:
-        """Cells of at most this step if there are such, those of the finest of all at the end.
+        """Read cells of at most this step if available, at the end those of the finest level.
 
-        `coarse`: whose blocks of coarser levels are read, where those are not the node's.
+        `coarse`: the name of the blocks in coarser levels, if not the node's.
         """
         chosen = _level(since, until, step, self._clock.time())
 
@@ -399,19 +399,19 @@ class SqlTelemetry:
                     reached = max(reached, rows[0][0] + LEVELS[level].span)
             return parts
 
-        # What is written meanwhile may be neither in what is read nor in memory after it.
+        # Blocks written meanwhile may be neither in the result nor in memory after it.
         held = self._held(node)
         parts = await self._database.read(work)
         parts += [_of(block.cells, keys) for block in (*held, *self._held(node))]
         return joined(parts, since, until)
 
     def _held(self, node: str) -> list[_Block]:
-        """What is in memory of a node, the oldest first."""
+        """The blocks of a node in memory, oldest first."""
         every = (*self._being_written, *self._full, *filter(None, [self._open.get(node)]))
         return [block for block in every if block.node == node]
 
     async def _look(self) -> None:
-        """Take over what others know; after a moment, or a failure, do without."""
+        """Load the readings of other control planes; skipped on a timeout or a failure."""
         now = self._clock.monotonic()
         if now < self._looked_at + SHARED_AFTER_S:
             return
@@ -433,7 +433,7 @@ class SqlTelemetry:
 def _tell(
     connection: Connection, teller: int | None, newest: Iterable[_Known], now: float
 ) -> int | None:
-    """Write our row, and make one where we have none; gives its number."""
+    """Write our row, inserting it if missing; return its number."""
     connection.execute("DELETE FROM newest_readings WHERE told_at < ?", (now - _TOLD_FOR_S,))
     plain = _ENCODER.encode([(one.received_at, one.sample) for one in newest])
     body = zstandard.ZstdCompressor(level=1).compress(plain)
@@ -452,7 +452,7 @@ def _tell(
 def _told(
     teller: int | None, known: Mapping[int, float], connection: Connection
 ) -> list[tuple[int, float, bytes]]:
-    """The rows of others that are not known yet."""
+    """Return new rows of others."""
     every = connection.execute("SELECT teller, told_at FROM newest_readings").fetchall()
     return [
         (number, told_at, body)
@@ -465,7 +465,7 @@ def _told(
 
 
 def _readable_newest(body: bytes) -> list[_Known]:
-    """What a row tells; one that cannot be read is left out, as if nothing had come."""
+    """Decode a row; an unreadable one counts as empty."""
     try:
         plain = zstandard.ZstdDecompressor().decompress(body, max_output_size=_MOST_TOLD)
         return [_Known(sample, received_at) for received_at, sample in _DECODER.decode(plain)]
@@ -475,7 +475,7 @@ def _readable_newest(body: bytes) -> list[_Known]:
 
 
 def _readings(sample: NodeSample) -> dict[str, tuple[float, ...]]:
-    """The figures of history.cells; nonsense counts as 0."""
+    """The figures of history.telemetry_rollup; invalid values count as 0."""
     found: dict[str, tuple[float, ...]] = {
         "": (sound(sample.cpu_percent), sound(sample.memory_used_bytes))
     }
@@ -499,7 +499,7 @@ def _readings(sample: NodeSample) -> dict[str, tuple[float, ...]]:
 
 
 def _of(cells: Cells, keys: Collection[str] | None) -> Cells:
-    """What is of these keys; None: of the node and its devices."""
+    """Select the columns of these keys; None: of the node and its devices."""
     if keys is None:
         return without_replicas(cells)
     return Cells(
@@ -511,7 +511,7 @@ def _of(cells: Cells, keys: Collection[str] | None) -> Cells:
 
 
 def _level(since: float, until: float, step: float, now: float) -> int:
-    """The coarsest that is as fine as asked, or else the finest that goes so far back and is short enough."""
+    """The coarsest level at least as fine as `step`, or else the finest that goes back to `since` in MOST_CELLS."""
     fits = [
         number
         for number, level in enumerate(LEVELS)
@@ -524,7 +524,7 @@ def _level(since: float, until: float, step: float, now: float) -> int:
 def _readable(
     node: str, rows: Iterable[tuple[float, bytes]], keys: Collection[str] | None = None
 ) -> Iterator[Cells]:
-    """The blocks of these rows; one that cannot be read is left out, as if nothing had come."""
+    """Decode the blocks of these rows, without unreadable ones."""
     for start, body in rows:
         try:
             yield unpacked(body, start, keys)
@@ -533,7 +533,7 @@ def _readable(
 
 
 class _Folded(NamedTuple):
-    """Blocks that were made coarser, where that began, and where it goes on."""
+    """Rolled up blocks, the progress before them, and the progress after them."""
 
     known: tuple[float, str] | None
     next: tuple[float, str]
@@ -541,7 +541,7 @@ class _Folded(NamedTuple):
 
 
 def _folded(connection: Connection, level: int, now: float) -> _Folded | None:
-    """The next few nodes of the oldest span that is over and was not made coarser; None: there is none."""
+    """Roll up the next few nodes of the oldest ended span not done yet; None: there is none."""
     below, here = LEVELS[level - 1], LEVELS[level]
     row = connection.execute(
         "SELECT until, node FROM telemetry_folds WHERE level = ?", (level,)
@@ -586,7 +586,7 @@ def _folded(connection: Connection, level: int, now: float) -> _Folded | None:
 
 
 def _go_on(connection: Connection, level: int, folded: _Folded) -> bool:
-    """Note how far it went; False if another control plane was here meanwhile."""
+    """Record the progress; False if another control plane recorded some meanwhile."""
     until, node = folded.next
     if folded.known is None:
         done = connection.execute(
@@ -612,7 +612,7 @@ def _put(connection: Connection, level: int, blocks: Iterable[tuple[str, float, 
 
 
 def _forget(connection: Connection, now: float) -> None:
-    """Drop what is too old, once there is a coarser level of it."""
+    """Delete expired blocks, once they are rolled up."""
     folds = connection.execute("SELECT level, until FROM telemetry_folds").fetchall()
     reached = {int(level): until for level, until in folds}
     for number, level in enumerate(LEVELS):
@@ -622,5 +622,5 @@ def _forget(connection: Connection, now: float) -> None:
         connection.execute(
             "DELETE FROM telemetry_blocks WHERE level = ? AND start < ?", (number, horizon)
         )
-    # Of versions that kept each reading by itself.
+    # Rows of versions that stored each reading separately.
     connection.execute("DELETE FROM telemetry WHERE at < ?", (now - _TOLD_FOR_S,))

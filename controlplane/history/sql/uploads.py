@@ -1,4 +1,4 @@
-"""Which blobs each caller has sent lately."""
+"""The blobs recently sent by each caller."""
 
 # ruff: noqa: S608 - statements are put together from constants here; values are parameters
 
@@ -15,15 +15,15 @@ if TYPE_CHECKING:
     from controlplane.history.sql.interface import Connection, Database
 
 _KEPT_CHARS: Final = 32
-"""Of a digest: 128 bits, for which nobody finds a second blob."""
+"""Kept characters of a digest: 128 bits are collision-resistant enough."""
 _AT_ONCE: Final = 10_000
 
 
 class SqlSent:
-    """Which blobs callers of the content service have sent, for a while: what they may refer to.
+    """Blobs recently sent by callers of the content service: these they may refer to.
 
-    A period is a number that grows with time; the caller says how long one is. No backup has these
-    rows: after a restore blobs are sent again.
+    A period is a number that grows with time; its length is up to the caller. Backups leave these
+    rows out: after a restore blobs are sent again.
     """
 
     def __init__(self, database: Database) -> None:
@@ -39,12 +39,12 @@ class SqlSent:
         project: str = "",
         size: int = 0,
     ) -> int:
-        """Note that a caller has sent blobs; how many were not noted for this period. On disk when this returns.
+        """Record that a caller has sent blobs; return how many are new in this period. On disk when this returns.
 
-        `size` bytes count as sent by `owner`, and for `project` (`Kept.all`), in the same transaction. Repeating it is harmless, but
-        that they count again until the next count.
+        `size` bytes count as sent by `owner`, and for `project` (`KeptFigures.all`), in the same transaction. Repeating
+        it is harmless, except that they are counted twice until the next count.
         """
-        # In order, so that two writers never wait for one another's rows crosswise.
+        # Sorted, so that two writers never deadlock.
         kept, dialect = sorted(map(_kept, digests)), self._database.dialect
         statement = (
             "INSERT INTO sent_blobs (period, caller, digest)"
@@ -68,7 +68,7 @@ class SqlSent:
         return await self._database.write(work)
 
     async def among(self, caller: str, digests: Collection[str], *, since: int) -> dict[str, int]:
-        """Those of the digests noted for the caller in the period `since` or the next one, with the later of both."""
+        """Return the digests recorded for the caller in the period `since` or the next one, with the later of both."""
         by_kept, dialect = {_kept(digest): digest for digest in digests}, self._database.dialect
         wanted = sorted(by_kept)
         statement = (
@@ -90,7 +90,7 @@ class SqlSent:
         return await self._database.read(work)
 
     async def count(self, caller: str, *, period: int) -> int:
-        """How many digests are noted for a caller in a period."""
+        """Count the digests recorded for a caller in a period."""
         [count] = await select(
             self._database,
             "SELECT count(*) FROM sent_blobs WHERE period = ? AND caller = ?",
@@ -102,25 +102,25 @@ class SqlSent:
     async def notes(
         self, after: tuple[int, str, str] | None = None
     ) -> tuple[tuple[int, str, str], ...]:
-        """A page of all notes: period, caller and the first 32 digits of the digest; () after the last."""
+        """Return a page of all records: period, caller and the first 32 digits of the digest; () after the last."""
         key = ("period", "caller", "digest")
         query = page(", ".join(key), "sent_blobs", key, after=after, limit=_AT_ONCE)
         return await select(self._database, *query, tuple)
 
     async def drop(self, notes: Collection[tuple[int, str, str]]) -> None:
-        """Remove notes, as `notes` gives them: the caller would have to send these blobs again."""
+        """Remove records returned by `notes`: the caller would have to send these blobs again."""
         statement = "DELETE FROM sent_blobs WHERE period = ? AND caller = ? AND digest = ?"
         await self._database.write(
             lambda connection: connection.executemany(statement, sorted(notes))
         )
 
     async def forget(self, *, before: int) -> int:
-        """Remove what was noted in periods before this one; the number of rows."""
+        """Remove the records of periods before this one; return the number of rows."""
         statement = (
             "DELETE FROM sent_blobs WHERE (period, caller, digest) IN"
             " (SELECT period, caller, digest FROM sent_blobs WHERE period < ? LIMIT ?)"
         )
-        # In steps, so that others write in between.
+        # In steps, so that others can write in between.
         forgotten = 0
         while step := await change(self._database, statement, (before, _AT_ONCE)):
             forgotten += step

@@ -1,4 +1,4 @@
-"""What the object store keeps for each user and project: the last count, what was sent since, and what was released."""
+"""Object store usage of each user and project: the last count, bytes sent since, and released content."""
 
 # ruff: noqa: S608 - statements are put together from constants here; values are parameters
 
@@ -49,23 +49,23 @@ _SIZES: Final = (
 
 
 def add_kept(connection: Connection, owner: str, *, sent: int = 0, asked: int = 0) -> None:
-    """Count bytes that a user sent, or that a count was asked for; part of a larger transaction."""
+    """Add bytes sent by a user, or requests for a recount; part of a larger transaction."""
     connection.execute(_ADD.format(table=_USERS), (owner, sent, asked))
 
 
 def add_project_kept(connection: Connection, project: str, *, sent: int) -> None:
-    """Count bytes that were sent for a project; as `add_kept`."""
+    """Add bytes sent for a project; as `add_kept`."""
     connection.execute(_ADD.format(table=_PROJECTS), (project, sent, 0))
 
 
 def release(connection: Connection, owner: str, session_id: str, roots: Collection[str]) -> None:
-    """Note that something of a user, or of a session, refers no more to manifests; as `add_kept`."""
+    """Record manifests no longer referred to by content of a user or session; as `add_kept`."""
     for root in sorted(filter(None, set(roots))):
         connection.execute(_RELEASE, (owner, session_id, root))
 
 
 class KeptFigures:
-    """How much the object store keeps for each holder, users or projects."""
+    """Object store usage of each user, or of each project."""
 
     def __init__(self, database: Database, table: str) -> None:
         self._database = database
@@ -82,7 +82,7 @@ class KeptFigures:
         return dict(rows)
 
     async def add(self, owner: str, *, sent: int = 0, asked: int = 0) -> None:
-        """Count bytes as sent, or note that a count was asked for."""
+        """Add sent bytes, or requests for a recount."""
         statement = _ADD.format(table=self._table)
         await self._database.write(
             lambda connection: connection.execute(statement, (owner, sent, asked))
@@ -90,10 +90,10 @@ class KeptFigures:
 
 
 class SqlKept(KeptFigures):
-    """How much the object store keeps for each user: counted now and then, and corrected by what was sent since.
+    """Object store usage of each user: the last count plus the bytes sent since.
 
-    So it is at least what is kept, but for what is referred to without being sent. No backup has these rows: after a
-    restore they are counted anew.
+    So it is at least the real usage, except for content referred to without being sent. Backups leave these rows out:
+    after a restore they are recounted.
 
     Attributes:
         projects: the same for each project.
@@ -104,7 +104,7 @@ class SqlKept(KeptFigures):
         self.projects = KeptFigures(database, _PROJECTS)
 
     async def released(self) -> tuple[Release, ...]:
-        """A page of what was released since the last count: the first so many."""
+        """Return the first page of content released since the last count."""
         return await select(
             self._database,
             "SELECT r.owner, r.session_id, r.root, coalesce(s.owner, r.owner), coalesce(s.project, '')"
@@ -115,7 +115,7 @@ class SqlKept(KeptFigures):
         )
 
     async def released_among(self, owner: str, roots: Collection[str]) -> set[str]:
-        """Those of the manifests that a user has released, other than with a session, since the last count."""
+        """Return the manifests released by a user since the last count, except with a session."""
         dialect = self._database.dialect
         found = await select(
             self._database,
@@ -137,12 +137,12 @@ class SqlKept(KeptFigures):
         at: float,
         term: int,
     ) -> None:
-        """Store a count of everybody, in one transaction; `projects`: what was counted for them, and `before`.
+        """Store a count of all users, in one transaction; `projects`: their `counted` and `before`.
 
-        Of `removed_projects` nothing is known any more.
+        Rows of `removed_projects` are deleted.
 
-        Only the leader does; HistoryFenced as in SqlCatalogue.put_session. What was sent, asked and released until
-        the count began (`before`, `released`) is in it.
+        Leader only; HistoryFenced as in SqlCatalogue.put_session. The count covers bytes sent, requests and releases
+        until it began (`before`, `released`).
         """
         dialect = self._database.dialect
 
@@ -163,7 +163,7 @@ class SqlKept(KeptFigures):
     async def largest(
         self, owner: str, live: Mapping[str, str], *, limit: int = 10
     ) -> tuple[Item, ...]:
-        """The largest datasets and sessions of a user, by the sizes of their files; `live`: names of live sessions by id."""
+        """Return the largest datasets and sessions of a user, by file sizes; `live`: names of live sessions by id."""
         dialect = self._database.dialect
         sizes = f"FROM ({_SIZES}) AS sizes"
 
@@ -181,7 +181,7 @@ class SqlKept(KeptFigures):
                 " GROUP BY session_id ORDER BY bytes DESC, session_id LIMIT :limit",
                 {"ids": dialect.many(sorted(live)), "limit": limit},
             ).fetchall()
-            # One that ends meanwhile is in both for a moment.
+            # A session that ends meanwhile is briefly in both.
             sizes_live = {live[one]: size for one, size in running if live[one] not in dict(ended)}
             found = [
                 *datasets,
@@ -198,9 +198,9 @@ class SqlKept(KeptFigures):
     async def of_project(
         self, project: str, viewer: User, live: Iterable[Session], *, limit: int = 10
     ) -> tuple[tuple[tuple[str, int], ...], tuple[Item, ...]]:
-        """By the sizes of files: what each user has in a project, the most first, and the largest things that the viewer may see.
+        """Return each user's bytes in a project, most first, and the largest items visible to the viewer, by file sizes.
 
-        `live`: its sessions that are not in the catalogue. The datasets of the user of that name are the project's, too.
+        `live`: its sessions outside the catalogue. Datasets of the user with the project's name belong to it, too.
         """
         dialect = self._database.dialect
         sizes = f"FROM ({_SIZES}) AS sizes"

@@ -1,4 +1,4 @@
-"""What domain.policy.may says, as conditions in SQL."""
+"""The rules of domain.policy.may, as conditions in SQL."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 
 def may_condition(table: str, viewer: User, action: Action) -> str:
-    """The condition of the rows of `table` with which the viewer may do this; takes `viewer_parameters`."""
+    """The condition of rows of `table` on which the viewer may do `action`; takes `viewer_parameters`."""
     rules = shared_rules(viewer, action)
     if rules is None:
         return "true"
@@ -20,13 +20,13 @@ def may_condition(table: str, viewer: User, action: Action) -> str:
 
 
 def viewer_parameters(viewer: User) -> dict[str, Any]:
-    """What the conditions ask of a viewer."""
+    """The viewer's fields used by the conditions."""
     fields_asked = {rule.own for rule in RULES if Kind.SHARED in rule.of and rule.own}
     return {f"viewer_{one}": getattr(viewer, one) for one in fields_asked}
 
 
 def _holds(table: str, rule: Rule) -> str:
-    """The condition that a rule holds, of viewers that have something in the field it asks for."""
+    """The condition that a rule holds, for viewers with a value in its field."""
     tests = []
     if rule.visibility is not None:
         tests.append(f"{table}.visibility = {int(rule.visibility)}")
