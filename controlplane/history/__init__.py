@@ -1,1 +1,1 @@
-"""SQL: streams of records, telemetry, and the catalogue of what has ended."""
+"""SQL: streams of records, telemetry, and the catalogue of ended sessions."""

@@ -1,8 +1,8 @@
-"""Blocks: parts of logs that lie outside the history, each an object under its digest.
+"""Blocks: parts of logs stored outside the history, each an object under its digest.
 
-A block is some consecutive bytes of one log, and when each piece of them was received. The history keeps
-one row that refers to it in the place of those that it was made of: so positions, gaps and what fills these
-late are as they were.
+A block has consecutive bytes of one log, and when each piece of them was received. In the history one row
+with a reference replaces the rows packed into it: so positions, gaps and late data for gaps work as
+before.
 """
 
 from __future__ import annotations
@@ -22,15 +22,15 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
 BLOCK_BYTES: Final = 1 << 20
-"""Of log in one block, at most."""
+"""Most log bytes in one block."""
 BLOCK_PIECES: Final = 16_384
-"""The same in pieces: a program may print a byte at a time."""
+"""Most pieces in one block: a program may print a byte at a time."""
 
 _MOST_BYTES: Final = 64 << 20
 
 
 class Piece(NamedTuple):
-    """Bytes that were received at once: positions [first, last]."""
+    """Bytes received at once: positions [first, last]."""
 
     first: int
     last: int
@@ -50,7 +50,7 @@ _DECODER: Final = msgspec.msgpack.Decoder(_Stored)
 
 
 class Block:
-    """The pieces of one block, found by position."""
+    """The pieces of one block, by position."""
 
     def __init__(self, stored: _Stored) -> None:
         self._starts = tuple(accumulate(stored.sizes, initial=stored.first))
@@ -58,11 +58,11 @@ class Block:
         self._data = stored.data
 
     def pieces(self, low: int, high: int) -> Iterator[Piece]:
-        """Those that have any of the positions from `low` to before `high`, in their order."""
+        """The pieces that overlap positions [low, high), in order."""
         return map(self._piece, self._among(low, high))
 
     def pieces_back(self, low: int, high: int) -> Iterator[Piece]:
-        """The same, from the last one back."""
+        """The same, in reverse order."""
         return map(self._piece, reversed(self._among(low, high)))
 
     def _among(self, low: int, high: int) -> range:
@@ -84,7 +84,7 @@ NO_BLOCKS: Final[Blocks] = MappingProxyType({})
 
 
 def pack(pieces: Sequence[Piece]) -> bytes:
-    """Consecutive pieces as the content of an object, compressed where that pays; of the same always the same."""
+    """Encode consecutive pieces as an object, compressed where that helps; deterministic."""
     stored = _Stored(
         first=pieces[0].first,
         sizes=tuple(len(one.data) for one in pieces),
@@ -95,7 +95,7 @@ def pack(pieces: Sequence[Piece]) -> bytes:
 
 
 def unpack(content: bytes) -> Block:
-    """What was packed; HistoryCorrupt for anything else."""
+    """Decode a packed block; HistoryCorrupt for anything else."""
     try:
         stored = _DECODER.decode(unframe(content, max_bytes=_MOST_BYTES))
     except (msgspec.DecodeError, BlobCorrupt) as error:

@@ -1,10 +1,9 @@
 """The coarser levels of one series: buckets of its points, made once and never changed. Pure.
 
-A bucket of level 1 holds FIRST points in the order in which they were committed, one of each further
-level FACTOR buckets of the level before. A full row of ROW buckets is *sealed*: it is stored for
-good. What has no full row yet is the series' *open* part, with the points of the bucket that is
-being filled. Both follow from the points and their order alone: in how many turns they came changes
-nothing.
+A bucket of level 1 holds FIRST points in commit order, one of each further level FACTOR buckets of
+the level before. A full row of ROW buckets is *sealed*: it is stored for good. Buckets without a
+full row are the series' *open* part, with the points of the bucket being filled. Both depend only on
+the points and their order, not on the number of turns.
 """
 
 from __future__ import annotations
@@ -23,14 +22,14 @@ if TYPE_CHECKING:
     from controlplane.history.records import Told
 
 FIRST: Final = 16
-"""Points of a bucket of level 1."""
+"""Points per bucket of level 1."""
 FACTOR: Final = 8
-"""Buckets of one level in one of the next."""
+"""Buckets of one level per bucket of the next."""
 ROW: Final = 32
-"""Buckets of a sealed row: whole buckets of the next level."""
+"""Buckets per sealed row: whole buckets of the next level."""
 SPARSE_CHUNKS: Final = 4
-"""The points of a bucket that come from so many chunks or more are kept with it: to find them again
-in their chunks would cost more than they are."""
+"""A bucket with points from at least this many chunks stores its points: reading them from their
+chunks would cost more."""
 _VERSION: Final = 1.0
 _MAX_BYTES: Final = 1 << 20
 _MAX_LEVELS: Final = 24
@@ -38,15 +37,15 @@ _NOTHING: Final = math.nan
 
 
 Dot: TypeAlias = tuple[float, float, float, float, float]
-"""One point: x, time, value, its chunk, and its number among the points of the series there."""
+"""One point: x, time, value, its chunk, and its number among the chunk's points of the series."""
 
 
 class Bucket(NamedTuple):
-    """Points of a series together. Without finite values `low` > `high`, and `last` is NaN.
+    """Aggregated points of a series. Without finite values `low` > `high`, and `last` is NaN.
 
-    `finite` values and `odd` others, NaN and infinite; `low`, `high`, `total` and `last` are of the finite ones.
-    On level 1 the points are those from number `place` of the series in chunk `chunk_low` on, or
-    `dots`.
+    Counts of `finite` values and of `odd` ones (NaN and infinite); `low`, `high`, `total` and `last` are of the
+    finite ones. On level 1 the points begin at number `place` of the series in chunk `chunk_low`, or are
+    in `dots`.
     """
 
     finite: float
@@ -63,32 +62,32 @@ class Bucket(NamedTuple):
     chunk_high: float = 0.0
     place: float = 0.0
     dots: tuple[tuple[float, float, float], ...] = ()
-    """x, time and value of each, where they are kept."""
+    """x, time and value of each point, if stored."""
 
     @property
     def points(self) -> float:
-        """Of any value."""
+        """Number of points."""
         return self.finite + self.odd
 
 
 class Columns(NamedTuple):
-    """Buckets column by column: each of `values` has one field of all of them, in the order of Bucket's.
+    """Buckets by column: each of `values` has one field of all buckets, in the order of Bucket's fields.
 
-    Reading takes many buckets and a few of their fields, and so no bucket is made. `dots` are of those
-    that have theirs with them, by their places here.
+    Reads use few fields of many buckets, so no Bucket is created. `dots`: stored points, by the index
+    of their bucket.
     """
 
     values: Sequence[array[float]]
     dots: Mapping[int, tuple[tuple[float, float, float], ...]]
 
     def buckets(self) -> list[Bucket]:
-        """One by one."""
+        """Convert to buckets."""
         rows = enumerate(zip(*self.values, strict=True))
         return [Bucket._make((*row, self.dots.get(at, ()))) for at, row in rows]
 
 
 def columns_of(buckets: Sequence[Bucket]) -> Columns:
-    """Some buckets column by column."""
+    """Convert buckets to columns."""
     if not buckets:
         return Columns([array("d") for _ in range(COLUMNS)], {})
     *values, _ = zip(*buckets, strict=True)
@@ -98,23 +97,23 @@ def columns_of(buckets: Sequence[Bucket]) -> Columns:
 
 COLUMNS: Final = 13
 _KEPT: Final = -1.0
-"""The `place` of a bucket that has its points with it, in its stored form."""
+"""The stored `place` of a bucket that stores its points."""
 
 
 def size_of(level: int) -> int:
-    """Points of a bucket; level 0 is the points themselves."""
+    """Points per bucket; level 0 is the points themselves."""
     return 1 if level == 0 else FIRST * FACTOR ** (level - 1)
 
 
 def single(x: float, time: float, value: float) -> Bucket:
-    """A bucket of one point."""
+    """Make a bucket of one point."""
     if math.isfinite(value):
         return Bucket(1.0, 0.0, value, value, value, value, x, x, time, time)
     return Bucket(0.0, 1.0, math.inf, -math.inf, 0.0, _NOTHING, x, x, time, time)
 
 
 def together(dots: Sequence[Dot]) -> Bucket:
-    """A bucket of some points, in their order."""
+    """Make a bucket of points, in their order."""
     xs, times, values, chunks, places = zip(*dots, strict=True)
     chunk_low, chunk_high = min(chunks), max(chunks)
     whole = _bucket(xs, times, values, (chunk_low, chunk_high), places[0])
@@ -130,7 +129,7 @@ def _bucket(
     chunks: tuple[float, float],
     place: float,
 ) -> Bucket:
-    """A bucket of some points without them; `chunks`: the first and the last that they are from."""
+    """Make a bucket without stored points; `chunks`: the points' first and last chunk."""
     finite = values if _all_finite(values) else tuple(v for v in values if math.isfinite(v))
     return Bucket(
         float(len(finite)),
@@ -149,7 +148,7 @@ def _bucket(
 
 
 def merged(buckets: Sequence[Bucket]) -> Bucket:
-    """Buckets as one, in their order."""
+    """Merge buckets, in their order."""
     if len(buckets) == 1:
         return Bucket(*buckets[0][:10])
     count, odd, low, high, total, last, x_low, x_high, time_low, time_high, *_ = zip(
@@ -175,7 +174,7 @@ def _all_finite(values: Sequence[float]) -> bool:
 
 
 def total_of(values: Sequence[float]) -> float:
-    """A sum, the same for the same values everywhere; infinite where it is beyond every number."""
+    """Exact sum, the same on every machine; infinite on overflow."""
     try:
         return math.fsum(values)
     except (OverflowError, ValueError):
@@ -191,9 +190,9 @@ class Row(NamedTuple):
 
 
 class Levels:
-    """The open part of one series, into which points go.
+    """The open part of one series, to which points are added.
 
-    `count` points are in it and in the sealed rows; the first came at `start`.
+    `count` points are in it and in the sealed rows; the first has the time `start`.
     """
 
     def __init__(self) -> None:
@@ -201,10 +200,10 @@ class Levels:
         self.start = 0.0
         self.filling: list[Dot] = []
         self.sealed: list[int] = []
-        """Sealed rows of each level."""
+        """Number of sealed rows per level."""
         self._open: list[list[Bucket]] = []
         self._stored: list[Columns] | None = None
-        """What is open, as it was stored, until somebody needs the buckets: most reads do not."""
+        """The open buckets as stored, until converted on demand: most reads need no buckets."""
 
     @property
     def open(self) -> list[list[Bucket]]:
@@ -215,7 +214,7 @@ class Levels:
 
     @property
     def depth(self) -> int:
-        """How many levels there are."""
+        """Number of levels."""
         return len(self.sealed)
 
     def columns(self, level: int) -> Columns:
@@ -225,9 +224,9 @@ class Levels:
         return columns_of(self._open[level - 1])
 
     def add(self, chunk: int, points: Sequence[Told]) -> list[Row]:
-        """Take the points of a chunk, the chunks in commit order; the rows that are full now.
+        """Add the points of a chunk, chunks in commit order; return the rows now full.
 
-        A point without an x gets its number in the series, from 0.
+        The x of a point without one is its number in the series, from 0.
         """
         rows: list[Row] = []
         filling, number = self.filling, self.count
@@ -236,7 +235,7 @@ class Levels:
         at, end = 0, len(points)
         while at < end:
             if not filling and end - at >= FIRST:
-                # A whole bucket out of one chunk, as nearly all are: no point is touched alone.
+                # A whole bucket from one chunk, the usual case: no work per point.
                 told, times, values = zip(*points[at : at + FIRST], strict=True)
                 xs = [float(n) if x is None else x for n, x in enumerate(told, number)]
                 self._push(0, _bucket(xs, times, values, (chunk, chunk), at), rows)
@@ -267,10 +266,10 @@ class Levels:
             level.clear()
 
     def rest(self, level: int) -> Iterator[tuple[int, int, Columns, int]]:
-        """What no bucket of `level` or above holds yet, in commit order, but for the points that fill a bucket.
+        """Yield finer buckets not yet in a bucket of `level` or above, in commit order, without `points`.
 
-        Of each finer level: its number, the number of its first open bucket, the open ones, and where
-        those begin that are the rest.
+        Per finer level: its number, the number of its first open bucket, the open buckets, and the index
+        of the first one to use.
         """
         for finer in range(min(level - 1, self.depth), 0, -1):
             some = self.columns(finer)
@@ -278,13 +277,13 @@ class Levels:
             yield finer, self.sealed[finer - 1] * ROW, some, count - count % FACTOR
 
     def points(self) -> Iterator[tuple[int, Bucket]]:
-        """The points that fill a bucket, each with its number in the series."""
+        """Yield the points of the bucket being filled, with their numbers in the series."""
         first = self.count - len(self.filling)
         for number, (x, time, value, *_) in enumerate(self.filling, first):
             yield number, single(x, time, value)
 
     def encoded(self) -> bytes:
-        """As it is stored."""
+        """Encode for storage."""
         head = [_VERSION, self.count, self.start, len(self.filling), len(self.open)]
         for sealed, buckets in zip(self.sealed, self.open, strict=True):
             head += [sealed, len(buckets)]
@@ -297,7 +296,7 @@ class Levels:
 
 
 def levels_of(body: bytes) -> Levels:
-    """What `encoded` gave; BlobCorrupt for anything else."""
+    """Decode `Levels.encoded`; BlobCorrupt for anything else."""
     reader = _Reader(body)
     levels = Levels()
     levels.count = reader.whole(1 << 53)
@@ -312,14 +311,14 @@ def levels_of(body: bytes) -> Levels:
 
 
 def encode_row(row: Row) -> bytes:
-    """The buckets of a row as they are stored."""
+    """Encode the buckets of a row for storage."""
     values = array("d", [_VERSION, len(row.buckets)])
     _put(values, row.buckets)
     return _packed(values)
 
 
 def columns_in(body: bytes) -> Columns:
-    """The buckets of what `encode_row` gave; BlobCorrupt for anything else."""
+    """Decode the buckets of `encode_row`; BlobCorrupt for anything else."""
     reader = _Reader(body)
     buckets = reader.buckets(reader.whole(ROW))
     reader.end()
@@ -339,7 +338,7 @@ def _put(values: array[float], buckets: Sequence[Bucket]) -> None:
 
 
 def _packed(values: array[float]) -> bytes:
-    """Compressed byte by byte of all numbers: neighbours have the same sign, exponent and zeros."""
+    """Compress by byte planes: neighbours have the same sign, exponent and zeros."""
     if sys.byteorder == "big":
         values.byteswap()
     raw = values.tobytes()
@@ -347,7 +346,7 @@ def _packed(values: array[float]) -> bytes:
 
 
 class _Reader:
-    """Numbers in the order in which they were put; nothing of them is trusted."""
+    """Reads numbers in the order written, without trusting them."""
 
     def __init__(self, body: bytes) -> None:
         raw = unframe(body, max_bytes=_MAX_BYTES)

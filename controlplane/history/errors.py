@@ -1,15 +1,15 @@
-"""What the history can refuse, by name; all of them are refusals of domain.errors.
+"""The errors of the history; subclasses of those in domain.errors.
 
 NsmlError
   Unavailable > HistoryUnavailable: input/output error, no answer, locked by another process
-    HistoryFull: its disk has no room
-    HistoryDenied: it is there, and does not let us in
+    HistoryFull: its disk is full
+    HistoryDenied: access denied by its server
   AlreadyExists > HistoryConflict: another row has this name, request id, or charge
-  LogElsewhere: a part of a log is in a block, without which it cannot be read
+  LogElsewhere: reading a part of a log needs a missing block
   HistoryFenced: a later leader has written already
-  HistoryCorrupt: the database is damaged; nothing of it is served
+  HistoryCorrupt: the database is damaged; none of it is served
   HistoryTooNew: the database was written by a newer version
-  HistoryRefused: the database must not be used as it is, or not by this way
+  HistoryRefused: the database, or the connection to it, is unsafe
 """
 
 from __future__ import annotations
@@ -24,13 +24,13 @@ class HistoryUnavailable(Unavailable):
 
 
 class HistoryFull(HistoryUnavailable):
-    """The database's disk has no room; what is there can be read."""
+    """The database's disk is full; stored data can be read."""
 
     reason = "HISTORY_FULL"
 
 
 class HistoryDenied(HistoryUnavailable):
-    """The database's server is there: it does not let us in, or is not who it should be."""
+    """The database's server denies access, or its identity is wrong."""
 
 
 class HistoryConflict(AlreadyExists):
@@ -40,31 +40,31 @@ class HistoryConflict(AlreadyExists):
 
 
 class HistoryCorrupt(NsmlError):
-    """The database is damaged. It is left as it is: move it away, and restore a copy."""
+    """The database is damaged. It stays unchanged: move it away, and restore a copy."""
 
     reason = "HISTORY_CORRUPT"
 
 
 class HistoryTooNew(NsmlError):
-    """The database has a schema that this version does not know."""
+    """The database has a newer schema than this version."""
 
     reason = "HISTORY_TOO_NEW"
 
 
 class HistoryRefused(NsmlError):
-    """The database would not keep what is written to it safe, or the way to it is not."""
+    """The database would not store writes safely, or the connection to it is unsafe."""
 
     reason = "HISTORY_REFUSED"
 
 
 class HistoryFenced(NsmlError):
-    """A leader of a later term has written: what an earlier one still has to say is not taken."""
+    """A leader of a later term has written: writes of earlier leaders are refused."""
 
     reason = "HISTORY_FENCED"
 
 
 class LogElsewhere(NsmlError):
-    """A part of a log that is to be read is in a block that was not given: that with this digest."""
+    """A part of a log to be read is in the block with this digest, which was not passed."""
 
     reason = "LOG_ELSEWHERE"
 

@@ -1,7 +1,7 @@
-"""A history as rows that any database can take: what a backup keeps of it.
+"""A history as rows for any database: the format of backups.
 
-Tables and columns have the names that every implementation gives them. What an implementation keeps
-for itself (versions of its schema, whose it is) is left out.
+Tables and columns have the same names in every implementation. Data of one implementation alone
+(its schema version, its owner) is left out.
 """
 
 from __future__ import annotations
@@ -28,12 +28,12 @@ class Batch(msgspec.Struct, frozen=True, kw_only=True, array_like=True, forbid_u
 
 
 def size_of(row: tuple[Value, ...]) -> int:
-    """About how many bytes a row has."""
+    """Approximate size of a row in bytes."""
     return 16 + sum(len(value) if isinstance(value, str | bytes) else 8 for value in row)
 
 
 def check(batch: Batch) -> Batch:
-    """The batch, if this version knows its table and columns; HistoryCorrupt otherwise."""
+    """Return the batch; HistoryCorrupt unless its table, columns and values are valid here."""
     known = BACKED_UP.get(batch.table)
     strange = set(batch.columns) - set(known.column_names if known else ())
     if known is None or strange:

@@ -1,4 +1,4 @@
-"""A range of one series, from the coarsest level that gives the width asked. Pure but for `load`."""
+"""A range of one series, from the coarsest level with the requested width. Pure except `load`."""
 
 from __future__ import annotations
 
@@ -29,10 +29,10 @@ if TYPE_CHECKING:
     from controlplane.history.records import Told
 
     Load: TypeAlias = Callable[[int, Sequence[int]], Mapping[int, Columns]]
-    """The sealed rows of a level with these numbers."""
+    """Loads the sealed rows of a level with these numbers."""
 
 ENDS: Final = 8
-"""So many buckets that a range cuts are looked into; more only where steps go back and forth."""
+"""Most buckets cut by a range that are opened; only steps that go back and forth cut more."""
 
 _FINITE, _ODD, _LOW, _HIGH, _TOTAL, _LAST, _X_LOW, _X_HIGH, _TIME_LOW, _TIME_HIGH = range(10)
 
@@ -50,7 +50,7 @@ class _Parts:
     def __init__(self) -> None:
         self.levels = array("q")
         self.numbers = array("q")
-        """Which each is of its level, from 0."""
+        """The number of each within its level, from 0."""
         self.values = [array("d") for _ in range(COLUMNS)]
         self.dots: dict[int, tuple[tuple[float, float, float], ...]] = {}
         """By number."""
@@ -59,7 +59,7 @@ class _Parts:
         return len(self.levels)
 
     def put(self, level: int, first: int, some: Columns, begin: int, end: int) -> None:
-        """Add those from `begin` to `end` of some buckets, of which the first has the number `first`."""
+        """Add `some[begin:end]`; `first` is the number of `some[0]`."""
         for mine, other in zip(self.values, some.values, strict=True):
             mine.extend(other[begin:end])
         self.levels.extend([level] * (end - begin))
@@ -69,7 +69,7 @@ class _Parts:
                 self.dots[first + at] = dots
 
     def put_all(self, level: int, first: int, some: Columns) -> None:
-        """Add some buckets that follow one another."""
+        """Add consecutive buckets."""
         self.put(level, first, some, 0, len(some.values[0]))
 
     def put_one(self, level: int, number: int, bucket: Bucket) -> None:
@@ -80,7 +80,7 @@ class _Parts:
         self.numbers.append(number)
 
     def put_points(self, first: int, points: Iterable[Told]) -> None:
-        """Add points that follow one another, of which the first has the number `first`."""
+        """Add consecutive points; `first` is the number of the first."""
         told, times, values = zip(*points, strict=True)
         xs = [float(number) if x is None else x for number, x in enumerate(told, first)]
         if not all(map(math.isfinite, values)):
@@ -95,14 +95,14 @@ class _Parts:
         self.numbers.extend(range(first, first + len(xs)))
 
     def put_from(self, other: _Parts, begin: int, end: int) -> None:
-        """Add those from `begin` to `end` of others."""
+        """Add `other[begin:end]`."""
         self.levels.extend(other.levels[begin:end])
         self.numbers.extend(other.numbers[begin:end])
         for mine, values in zip(self.values, other.values, strict=True):
             mine.extend(values[begin:end])
 
     def those(self, chosen: Sequence[bool]) -> _Parts:
-        """Those of them that are chosen."""
+        """Return the chosen buckets."""
         if all(chosen):
             return self
         few = _Parts()
@@ -113,14 +113,14 @@ class _Parts:
         return few
 
     def part(self, at: int) -> NumberedBucket:
-        """One of level 1."""
+        """Return a bucket of level 1."""
         number = self.numbers[at]
         row = (values[at] for values in self.values)
         return NumberedBucket(number, Bucket._make((*row, self.dots.get(number, ()))))
 
     @property
     def points(self) -> float:
-        """Of all of them, of any value."""
+        """Total number of points."""
         return sum(self.values[_FINITE]) + sum(self.values[_ODD])
 
 
@@ -129,11 +129,11 @@ class Span:
     """A range of an axis, and of steps.
 
     Attributes:
-        axis: what it is a range of.
-        low: its first place, included.
-        high: its last, included.
-        start: where relative times begin.
-        below: points from this step on do not count, whatever the axis is.
+        axis: the axis of `low` and `high`.
+        low: lower bound, included.
+        high: upper bound, included.
+        start: the origin of relative times.
+        below: points from this step on are excluded, whatever the axis.
         offset: added to the numbers of points without a step.
     """
 
@@ -146,11 +146,11 @@ class Span:
 
     @property
     def is_all(self) -> bool:
-        """Whether it leaves nothing out."""
+        """Whether it is unbounded."""
         return self.low == -math.inf and self.high == math.inf == self.below
 
     def of(self, parts: _Parts) -> tuple[list[float], list[float]]:
-        """Where each begins and where it ends."""
+        """Begin and end of each part on the axis."""
         values = parts.values
         match self.axis:
             case SeriesAxis.STEP:
@@ -169,13 +169,13 @@ class Span:
                 )
 
     def touched(self, parts: _Parts) -> list[bool]:
-        """Of each whether a point of it may be in the range."""
+        """For each part, whether it may have a point in the range."""
         low, high, below = self.low, self.high, self.below
         places = zip(*self.of(parts), parts.values[_X_LOW], strict=True)
         return [first <= high and last >= low and step < below for first, last, step in places]
 
     def cut(self, parts: _Parts) -> list[bool]:
-        """Of each whether a point of it may be in the range, and another outside."""
+        """For each part, whether it may have points in the range and points outside."""
         low, high, below = self.low, self.high, self.below
         steps = parts.values[_X_LOW], parts.values[_X_HIGH]
         places = zip(*self.of(parts), *steps, strict=True)
@@ -189,10 +189,10 @@ class Span:
 
 
 class RangeReader:
-    """The parts of one series in a range, ever finer.
+    """Finds the parts of one series in a range, from coarse to fine.
 
-    After `settle`, `wanted` are those of level 1 whose points are to be read; `serve` takes these. `finest` is
-    the level below which there are no sealed rows.
+    After `settle`, `wanted` has the buckets of level 1 to replace by their points, with `serve`. `finest` is
+    the finest level with sealed rows.
     """
 
     def __init__(
@@ -206,10 +206,10 @@ class RangeReader:
         self._parts = _Parts()
         self.wanted: list[NumberedBucket] = []
         self.grain = 1
-        """Points of the parts, but for the last and those at the ends."""
+        """Points per part, except the last ones and those at the ends."""
 
     def settle(self) -> None:
-        """Go down to the level that is fine enough."""
+        """Open parts down to a level that is fine enough."""
         top = self._levels.depth
         level = min(top, self._coarsest_for(self._levels.count)) if self._span.is_all else top
         level = max(level, min(top, self._finest))
@@ -232,13 +232,13 @@ class RangeReader:
         self._replace({part.number: part.bucket.dots for part in parts if part.bucket.dots})
 
     def serve(self, points: Mapping[int, Sequence[Told]]) -> None:
-        """Take the points of wanted buckets by their number; those that are not there stay whole."""
+        """Replace wanted buckets by their points, by number; buckets without points here stay whole."""
         if self.grain == 1 and len(points) < len(self.wanted):
             self.grain = FIRST
         self._replace(points)
 
     def columns(self) -> SeriesColumns:
-        """What is in the range, in the order of the axis."""
+        """Return the columns in the range, in the order of the axis."""
         begins, ends = self._span.of(self._parts)
         values: list[Sequence[float]] = [column.tolist() for column in self._parts.values[:10]]
         if begins != sorted(begins):
@@ -283,7 +283,7 @@ class RangeReader:
         )
 
     def _binned(self, begins: Sequence[float]) -> list[slice]:
-        """The parts of each column where there are more than columns; `begins` where each part does."""
+        """Group too many parts into columns, as slices; `begins`: where each part begins."""
         left, right, width = begins[0], begins[-1], self._width
         # Divided first: the difference of two finite numbers may be infinite.
         step = right / width - left / width
@@ -297,9 +297,9 @@ class RangeReader:
         return level
 
     def _is_enough(self, points: float, level: int) -> bool:
-        """Whether so many points are enough buckets: half as many as columns were asked for.
+        """Whether so many points give enough buckets: half the requested columns.
 
-        Finer ones cost up to eight times as much to read and are made fewer again.
+        Finer ones cost up to eight times as much to read, only to be merged again.
         """
         return 2 * points / size_of(level) >= self._width
 
@@ -321,14 +321,14 @@ class RangeReader:
         return parts if self._span.is_all else parts.those(self._span.touched(parts))
 
     def _cut(self, level: int) -> set[int]:
-        """Where the parts are of this level or above with points in the range and points outside."""
+        """Indices of parts of this level or above with points in the range and points outside."""
         if self._span.is_all:
             return set()
         cut = zip(self._span.cut(self._parts), self._parts.levels, strict=True)
         return {at for at, (is_cut, other) in enumerate(cut) if is_cut and other >= level}
 
     def _open(self, chosen: Collection[int]) -> None:
-        """Put what the chosen parts are made of, of level 2 and above, in their place."""
+        """Replace the chosen parts, of level 2 and above, by their buckets of the level below."""
         lacking: dict[int, set[int]] = {}
         for at in chosen:
             level, row = self._parts.levels[at] - 1, self._parts.numbers[at] * FACTOR // ROW
@@ -348,7 +348,7 @@ class RangeReader:
         self._parts = self._touched(parts)
 
     def _replace(self, points: Mapping[int, Iterable[Told]]) -> None:
-        """Put points in the place of their buckets of level 1, by number."""
+        """Replace buckets of level 1 by their points, by number."""
         if not points:
             return
         parts, before = _Parts(), 0
@@ -367,7 +367,7 @@ class RangeReader:
 
 
 def _last(values: Sequence[float]) -> float:
-    """The last that is a number; NaN where none is."""
+    """The last value except NaN; NaN if there is none."""
     last = values[-1]
     if not math.isnan(last):
         return last
@@ -380,5 +380,5 @@ def _mean(total: float, finite: float, low: float, high: float) -> float:
     mean = total / finite
     if low <= mean <= high:
         return mean
-    # A sum may be beyond every number, a mean of finite values is not.
+    # The sum may overflow, the mean of finite values does not.
     return min(max(mean, low), high) if math.isfinite(mean) else low / 2 + high / 2

@@ -1,4 +1,4 @@
-"""What the history reads in the SDK's records (docs/sdk-protocol.md). Their text is not trusted."""
+"""Parses the SDK's records for the history (docs/sdk-protocol.md). Their text is not trusted."""
 
 from __future__ import annotations
 
@@ -25,14 +25,14 @@ _SPECIAL = {"NaN": float("nan"), "Infinity": float("inf"), "-Infinity": float("-
 MAX_NAME_CHARS = 512
 MAX_GLOBS = 256
 MAX_WILDCARDS = 1_000
-"""`*`, `?` and `[` of all globs of one question: fifty thousand took half a second to compile."""
+"""`*`, `?` and `[` of all globs of one request: fifty thousand took half a second to compile."""
 _WILDCARDS = re.compile(r"[*?\[]")
 LATEST_TIME = float(1 << 33)
-"""Seconds since 1970: later times, and those before, are no clock's."""
+"""Unix seconds: later times, and negative ones, are invalid."""
 MAX_DEPTH = 16
-"""Of values in values: what goes further could be written, but not be sent on."""
+"""Most levels of nested values: deeper ones could be stored, but not sent on."""
 MOST_NESTED = 10_000
-"""Of values in the dicts of one record: those beyond are passed over."""
+"""Most values in the dicts of one record: further ones are skipped."""
 _LARGEST_INTEGER = int(sys.float_info.max)
 _MOST_REASON_CHARS = 200
 
@@ -41,11 +41,11 @@ T = TypeVar("T")
 _log = structlog.get_logger()
 
 Told: TypeAlias = tuple[float | None, float, float]
-"""A number of a report: its step (None where there is none that an axis has a place for), time, value."""
+"""A number of a report: its step (None if missing or not finite), time, value."""
 
 
 def records_of_kind(chunk: Chunk, kind: str, decoder: msgspec.json.Decoder[T]) -> Iterator[T]:
-    """The records of one kind that a chunk has, decoded. They are user data: a broken one is kept as it is and means nothing."""
+    """Yield a chunk's records of one kind, decoded. They are user data: a broken one stays stored and is skipped here."""
     if chunk.stream.channel is not Channel.METRIC:
         return
     mark = f'"{kind}"'.encode()
@@ -62,12 +62,12 @@ def records_of_kind(chunk: Chunk, kind: str, decoder: msgspec.json.Decoder[T]) -
 
 
 def finite(number: float | str | None) -> float | None:
-    """The number; None for none, and for those that JSON has as text."""
+    """Return a finite number; None for None, and for numbers that JSON writes as text."""
     return number if isinstance(number, float) and math.isfinite(number) else None
 
 
 class Report(msgspec.Struct, frozen=True, gc=False):
-    """One nsml.report. Made a hundred thousand times a second, and a dataclass takes four times as long."""
+    """One nsml.report. Created 100,000 times per second; a dataclass takes four times as long."""
 
     time: float
     step: float | None
@@ -109,7 +109,7 @@ _DROPPED_DECODER = msgspec.json.Decoder(_Dropped)
 
 
 def report_of(record: bytes) -> Report | None:
-    """The report in a record; None for other kinds. Raises ValueError for what is no record, or no report."""
+    """Parse a report; None for records of other kinds. Raises ValueError for an invalid record or report."""
     metric: _Metric | _NestedMetric
     try:
         metric = _DECODER.decode(record)
@@ -133,7 +133,7 @@ def report_of(record: bytes) -> Report | None:
 
 
 def _nested(record: bytes) -> _NestedMetric | None:
-    """A report with other values than most, named as `nsml.report` does; None for what is no report."""
+    """Parse a report with unusual values, named as `nsml.report` does; None if invalid."""
     try:
         metric = _NESTED_DECODER.decode(record)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
@@ -143,9 +143,9 @@ def _nested(record: bytes) -> _NestedMetric | None:
 
 
 def _flattened(values: dict[str, Any]) -> dict[str, Any]:
-    """Values of a dict as NAME/KEY, booleans as 0 and 1.
+    """Flatten dicts to NAME/KEY, and convert booleans to 0 and 1.
 
-    Programs that write records by themselves, and older SDKs, have them as they are in JSON.
+    Programs that write their own records, and older SDKs, leave them as in JSON.
     """
     found: dict[str, Any] = {}
     waiting = [(name, value, 1) for name, value in reversed(values.items())]
@@ -171,7 +171,7 @@ def _without_booleans(values: list[Any]) -> list[Any]:
 
 
 def _is_of_another_kind(record: bytes) -> bool:
-    """Whether it is a record, and no report: what its other fields are is not for a report to say."""
+    """Whether it is a record of another kind: its fields need not be those of a report."""
     try:
         return _KIND_DECODER.decode(record).kind != "metric"
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
@@ -179,7 +179,7 @@ def _is_of_another_kind(record: bytes) -> bool:
 
 
 def _passable(values: dict[str, Any]) -> dict[str, Any]:
-    """One value that cannot be passed on costs the report no other."""
+    """Drop only the values that cannot be passed on."""
     return {
         name: value
         for name, value in values.items()
@@ -193,10 +193,10 @@ def _is_common(value: Any) -> bool:
 
 
 class Numbers(NamedTuple):
-    """What series take from some records: numbers by metric name.
+    """The numbers of some records for series, by metric name.
 
-    `dropped`: how many reports their programs lost, or wrote so that they are none; `left_out`: how many numbers
-    have a name that is too long.
+    `dropped`: number of reports lost by their programs, or invalid; `left_out`: number of numbers with a too long
+    name.
     """
 
     told: dict[str, list[Told]]
@@ -207,9 +207,9 @@ class Numbers(NamedTuple):
 def numbers_in(  # noqa: C901 - a call for each part would cost a tenth of the whole
     records: Iterable[bytes], names: Collection[str] | None = None
 ) -> Numbers:
-    """The numbers that were reported, each metric's in their order.
+    """Return the reported numbers, each metric's in their order.
 
-    `names`: only these. What is no number or no report is passed over.
+    `names`: only these. Other values and records are skipped.
     """
     found: dict[str, list[Told]] = {}
     dropped = left_out = 0
@@ -262,7 +262,7 @@ def _number(value: Any) -> float | None:
 
 
 def dropped_in(record: bytes) -> int:
-    """How many records a program lost before they reached its file, when this record says so."""
+    """Number of records lost by a program before they reached its file, as reported by this record."""
     try:
         return _DROPPED_DECODER.decode(record).count
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
@@ -270,7 +270,7 @@ def dropped_in(record: bytes) -> int:
 
 
 def _step(told: float | str | None) -> float | None:
-    """The step that a record tells; None for none, and for what no float holds."""
+    """Convert a record's step; None if missing, or out of a float's range."""
     if told is None or isinstance(told, str):
         return _SPECIAL.get(told or "")
     try:
@@ -280,7 +280,7 @@ def _step(told: float | str | None) -> float | None:
 
 
 def is_deep(value: Any, room: int = MAX_DEPTH) -> bool:
-    """Whether a value holds more levels, or a larger integer, than can be passed on everywhere."""
+    """Whether a value has too many levels, or a too large integer, to be passed on everywhere."""
     match value:
         case dict():
             return room == 0 or any(is_deep(one, room - 1) for one in value.values())
@@ -293,12 +293,12 @@ def is_deep(value: Any, room: int = MAX_DEPTH) -> bool:
 
 
 def number_or_value(value: Any) -> Any:
-    """A reported value; the three numbers that JSON cannot write become floats again."""
+    """Convert NaN and the infinities, which JSON cannot write, back to floats."""
     return _SPECIAL.get(value, value) if isinstance(value, str) else value
 
 
 class NameFilter:
-    """Globs over metric names; none means all."""
+    """Globs over metric names; no globs match all."""
 
     def __init__(self, globs: Collection[str]) -> None:
         if len(globs) > MAX_GLOBS or any(len(glob) > MAX_NAME_CHARS for glob in globs):
@@ -312,14 +312,14 @@ class NameFilter:
         self._match = re.compile(joined).match if patterns else None
 
     def takes(self, name: str) -> bool:
-        """Whether a metric of this name is wanted."""
+        """Whether this name matches."""
         if self._takes_all or name in self._names:
             return True
         return self._match is not None and self._match(name) is not None
 
 
 def points_of(report: Report, names: NameFilter, *, attempt: int, rank: int) -> Iterator[Point]:
-    """The points of one report in the order reported."""
+    """Yield the points of one report in the order reported."""
     for name, value in report.values.items():
         if names.takes(name):
             yield Point(
@@ -333,7 +333,7 @@ def points_of(report: Report, names: NameFilter, *, attempt: int, rank: int) -> 
 
 
 def readable_reports(records: Iterable[bytes]) -> Iterator[Report]:
-    """The reports among records; others and what is no record are passed over."""
+    """Yield the reports among records, skipping all else."""
     for record in records:
         try:
             report = report_of(record)

@@ -1,4 +1,4 @@
-"""Who waits for what of a session is committed; within one process and event loop."""
+"""Subscriptions to commits of sessions; within one process and event loop."""
 
 from __future__ import annotations
 
@@ -11,54 +11,54 @@ if TYPE_CHECKING:
 
 
 class Change:
-    """One follower's notice: `wait` returns once per run of commits since it last returned."""
+    """One follower's subscription: `wait` returns once per run of commits since it last returned."""
 
     def __init__(self) -> None:
         self._event = asyncio.Event()
 
     async def wait(self) -> None:
-        """Return when something was committed since the last return, at once if it already was."""
+        """Wait for a commit since the last return; immediate if there was one."""
         await self._event.wait()
         self._event.clear()
 
     def set(self) -> None:
-        """Something was committed."""
+        """Report a commit."""
         self._event.set()
 
 
 class Touched:
-    """One follower's notice of all sessions: which of them were committed to."""
+    """One follower's subscription to all sessions: the ids of changed ones."""
 
     def __init__(self) -> None:
         self._names: set[str] = set()
         self._is_any = False
 
     def add(self, names: Iterable[str]) -> None:
-        """These were committed to, or must be looked at for another reason."""
+        """Add sessions with commits, or to be checked for another reason."""
         self._names.update(names)
 
     def add_all(self) -> None:
-        """Any of them may have been."""
+        """Report that any session may have commits."""
         self._is_any = True
 
     def take(self) -> set[str] | None:
-        """Those since the last call; None: any of them may be among them."""
+        """Return the sessions since the last call; None: possibly any."""
         names, is_any = self._names, self._is_any
         self._names, self._is_any = set(), False
         return None if is_any else names
 
 
 class Changes:
-    """The followers by session, and those of all."""
+    """The followers by session, and the followers of all."""
 
     def __init__(self) -> None:
-        # Dictionaries for sets: who is told first must not depend on where things lie in memory.
+        # Dictionaries as ordered sets: the order of notifications must be deterministic.
         self._followers: dict[str, dict[Change, None]] = {}
         self._touched: dict[Touched, None] = {}
 
     @contextmanager
     def follow(self, session_id: str) -> Iterator[Change]:
-        """Be told of commits to a session while inside."""
+        """Subscribe to commits to a session while inside."""
         change = Change()
         self._followers.setdefault(session_id, {})[change] = None
         try:
@@ -71,7 +71,7 @@ class Changes:
 
     @contextmanager
     def follow_all(self) -> Iterator[Touched]:
-        """Be told of commits to any session while inside."""
+        """Subscribe to commits to any session while inside."""
         touched = Touched()
         self._touched[touched] = None
         try:
@@ -80,7 +80,7 @@ class Changes:
             del self._touched[touched]
 
     def tell(self, session_ids: Collection[str]) -> None:
-        """These sessions were committed to; called in the event loop, after the commit."""
+        """Notify followers of these sessions; called in the event loop, after the commit."""
         for touched in self._touched:
             touched.add(session_ids)
         for session_id in session_ids:
@@ -88,7 +88,7 @@ class Changes:
                 change.set()
 
     def tell_all(self) -> None:
-        """Any session may have been committed to; called in the event loop."""
+        """Notify all followers: any session may have commits; called in the event loop."""
         self.tell(tuple(self._followers))
         for touched in self._touched:
             touched.add_all()

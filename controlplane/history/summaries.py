@@ -1,4 +1,4 @@
-"""The part of a summary that lists of sessions carry: a thousand of them are sent at once."""
+"""Summaries shortened for lists of sessions: a thousand of them are sent at once."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ if TYPE_CHECKING:
 
 LISTED_VALUES: Final = 30
 LISTED_BYTES: Final = 2 << 10
-"""Of names and values as JSON; as many again for values that are asked for by name."""
+"""Most bytes of names and values as JSON; as many again for values requested by name."""
 MOST_NAMES: Final = 64
-"""Values that one request asks for by name."""
+"""Most values requested by name in one request."""
 
 
 def listed(values: Mapping[str, Any], names: Sequence[str] = ()) -> tuple[dict[str, Any], int]:
-    """Return the first values that there is room for, and those of `names`; and how many are left out."""
+    """Return the first values that fit, and those of `names`; and how many are left out."""
     kept: set[str] = set()
     room = LISTED_BYTES
     for name, value in values.items():
@@ -37,7 +37,7 @@ def listed(values: Mapping[str, Any], names: Sequence[str] = ()) -> tuple[dict[s
 
 
 def listed_of(summary: Summary, names: Sequence[str] = ()) -> Summary:
-    """A whole summary as lists carry it."""
+    """Shorten a whole summary for lists."""
     values, left_out = listed(summary.values, names)
     return replace(summary, values=values, left_out=left_out) if left_out else summary
 

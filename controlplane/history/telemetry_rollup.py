@@ -1,8 +1,8 @@
-"""Readings over time, as columns: how they are packed, made coarser, and answered from. Pure.
+"""Telemetry over time, as columns: encoding, roll-up and queries. Pure.
 
-A cell is a piece of time: in the finest level one reading and what it stands for, in coarser ones a
-step with the count, least, most and sum of each figure. So a peak of one second is still there after
-a year. Figures are kept as 32-bit floats, seven digits.
+A cell is a time interval: in the finest level one reading and the time it covers, in coarser ones a
+step with the count, min, max and sum of each figure. So a peak of one second is still visible after
+a year. Figures are stored as 32-bit floats, seven digits.
 """
 
 from __future__ import annotations
@@ -31,11 +31,11 @@ DEVICE_FIGURES: Final = (
     "temperature_celsius",
     "throttled",
 )
-"""Of a device, by uuid. `throttled` is 1 while something keeps its clocks down."""
+"""Figures of a device, by uuid. `throttled` is 1 while its clocks are throttled."""
 NODE_FIGURES: Final = ("cpu_percent", "memory_used_bytes")
-"""Of a node itself, under the key "". """
+"""Figures of a node, under the key "". """
 REPLICA_FIGURES: Final = ("cpu_cores", "memory_used_bytes", "process_count")
-"""Of the processes of a replica, under `replica_key`."""
+"""Figures of a replica's processes, under `replica_key`."""
 CLUSTER_FIGURES: Final = (
     "devices",
     "held",
@@ -44,39 +44,39 @@ CLUSTER_FIGURES: Final = (
     "utilization_percent",
     "power_watts",
 )
-"""Of the whole platform: devices offered, those that sessions hold, those of them above 0 % and
-above 80 %; the mean utilisation of all, and the sum of their power."""
+"""Figures of the platform: devices offered, devices held by sessions, and of these the ones above 0 % and
+above 80 %; the mean utilization of all, and their total power."""
 CLUSTER: Final = "*"
-"""In place of a node's name: the platform as a whole."""
+"""Used as a node's name: the whole platform."""
 MOST_KEYS: Final = 128
 _REPLICA: Final = "replica:"
-"""No node's name begins so, and what a node calls a device so is not taken."""
+"""No node's name has this prefix, and devices with it are ignored."""
 _MOST_BODY: Final = 16 << 20
 _ABSURD: Final = 1e18
 _ROUNDED_S: Final = 1e-3
-"""Moments that are closer are one: sums of steps are not exact."""
+"""Closer times count as equal: sums of steps are not exact."""
 _FORMAT: Final = 1
 _ENCODER: Final = msgspec.msgpack.Encoder()
 
 
 def replica_key(session_id: str, attempt: int, rank: int) -> str:
-    """The key of what the processes of a replica take."""
+    """The key of the usage of a replica's processes."""
     return f"{_REPLICA}{session_id}.{attempt}.{rank}"
 
 
 def is_replica_key(key: str) -> bool:
-    """Whether a key is of a replica: who may see it, may see its session."""
+    """Whether a key is a replica's: its viewers are those of its session."""
     return key.startswith(_REPLICA)
 
 
 def sound(value: N) -> N:
-    """A figure as a node tells it; 0 in place of nonsense."""
+    """Return a figure reported by a node; 0 if invalid."""
     return value if 0 <= value < _ABSURD else type(value)(0)
 
 
 @dataclass(slots=True)
 class Figure:
-    """One figure of something, cell by cell; `least` is inf and `most` -inf where none was read."""
+    """One figure by cell; `least` is inf and `most` -inf in cells without readings."""
 
     least: array[float] = field(default_factory=lambda: array("f"))
     most: array[float] = field(default_factory=lambda: array("f"))
@@ -91,7 +91,7 @@ class Figure:
 
 @dataclass(slots=True)
 class Column:
-    """What is known of one key: readings in each cell, and the figures."""
+    """The data of one key: number of readings per cell, and the figures."""
 
     counts: array[float]
     figures: list[Figure]
@@ -99,12 +99,12 @@ class Column:
 
 @dataclass(slots=True)
 class Cells:
-    """Cells in order of time, which do not overlap.
+    """Cells in order of time, without overlaps.
 
     Attributes:
         starts: Unix seconds.
         lengths: seconds from the start to the end of each.
-        seconds: how much of that was measured.
+        seconds: the measured part of that.
     """
 
     starts: array[float] = field(default_factory=lambda: array("d"))
@@ -117,11 +117,11 @@ class Cells:
 
     @property
     def end(self) -> float:
-        """Where the last one ends; -inf of none."""
+        """End of the last cell; -inf if there is none."""
         return self.starts[-1] + self.lengths[-1] if self.starts else -math.inf
 
     def add(self, start: float, length: float, readings: Mapping[str, Sequence[float]]) -> None:
-        """One reading of everything, which stands for `length` seconds from `start` on."""
+        """Add one reading of all keys, which covers `length` seconds from `start` on."""
         before = len(self)
         self.starts.append(start)
         self.lengths.append(length)
@@ -137,7 +137,7 @@ class Cells:
                 _fill(column, before + 1)
 
     def extend(self, other: Cells, since: float = -math.inf, until: float = math.inf) -> None:
-        """Those of other cells that begin from `since` on, before `until`, and behind our own."""
+        """Append other cells that begin at `since` or later, before `until`, and after our end."""
         first = bisect_left(other.starts, max(since, self.end - _ROUNDED_S))
         last = bisect_left(other.starts, until)
         if first >= last:
@@ -178,21 +178,21 @@ def _fill(column: Column, cells: int) -> None:
 
 
 def without_replicas(cells: Cells) -> Cells:
-    """The cells without what is of replicas; the same arrays."""
+    """Return the cells without replicas' columns; shares the arrays."""
     return replace(
         cells, columns={key: one for key, one in cells.columns.items() if not is_replica_key(key)}
     )
 
 
 def apart(parts: Sequence[Cells]) -> Iterator[tuple[str, list[Cells]]]:
-    """The cells of each replica in these parts, by its key, without those in which it was not read; all else under ""."""
+    """Yield the cells of each replica in these parts, by key, only those with readings of it; all else under ""."""
     yield "", [without_replicas(one) for one in parts]
     for key in sorted({key for part in parts for key in part.columns if is_replica_key(key)}):
         yield key, [_alone(one, key) for one in parts if key in one.columns]
 
 
 def _alone(cells: Cells, key: str) -> Cells:
-    """The cells in which something was read of a key, and that alone."""
+    """Return the cells with readings of a key, with only its column."""
     column = cells.columns[key]
     there = [at for at, count in enumerate(column.counts) if count > 0]
     if len(there) == len(cells):
@@ -211,9 +211,9 @@ def _alone(cells: Cells, key: str) -> Cells:
 
 
 def coarser(cells: Cells, since: float, until: float, step: float) -> Cells:
-    """The cells that begin in a span of time put together by steps; a longer one stays as it is.
+    """Merge the cells that begin in a time span into steps; longer cells stay unchanged.
 
-    Steps without any are left out.
+    Steps without cells are left out.
     """
     found = Cells()
     first, last = bisect_left(cells.starts, since), bisect_left(cells.starts, until)
@@ -244,15 +244,15 @@ def coarser(cells: Cells, since: float, until: float, step: float) -> Cells:
 
 
 class Used(NamedTuple):
-    """What was measured of one device in a span of time.
+    """Measured usage of one device in a time span.
 
     Attributes:
-        seconds: how long anything was measured.
-        utilization: mean of it, percent.
-        utilization_peak: highest, percent.
-        memory_peak: highest, bytes.
+        seconds: measured time.
+        utilization: mean, percent.
+        utilization_peak: max, percent.
+        memory_peak: max, bytes.
         joules: of the whole device.
-        busy_until: end of the last cell in which it did more than was asked about; -inf: in none.
+        busy_until: end of the last cell above the threshold; -inf: none.
     """
 
     seconds: float
@@ -264,9 +264,9 @@ class Used(NamedTuple):
 
 
 def used(cells: Cells, key: str, since: float, until: float, above: float = 0.0) -> Used | None:
-    """What a device did within a span; a cell at its edge counts by the share that lies inside.
+    """Sum up a device's usage in a time span; a cell at its edge counts by its share inside.
 
-    Until when it was busy goes by more than `above` percent. None where nothing is known.
+    `above`: threshold of `busy_until`, percent. None if nothing was measured.
     """
     column = cells.columns.get(key)
     if column is None or len(column.figures) < len(DEVICE_FIGURES):
@@ -296,23 +296,23 @@ def used(cells: Cells, key: str, since: float, until: float, above: float = 0.0)
 
 
 class _Kept(msgspec.Struct, frozen=True, array_like=True):
-    """A block as it is stored; numbers are little-endian 32-bit floats, offsets are from its start."""
+    """A block as stored; numbers are little-endian 32-bit floats, offsets are from its start."""
 
     format: int
     is_single: bool
-    """Every cell is one reading: one number a figure, in place of three."""
+    """Every cell is one reading: one number per figure, not three."""
     offsets: bytes
     lengths: bytes
     seconds: bytes
     columns: dict[str, tuple[int, bytes]]
-    """The number of figures; the counts, then each figure's least, most and total."""
+    """The number of figures; the counts, then each figure's total, least and most."""
 
 
 _DECODER: Final = msgspec.msgpack.Decoder(_Kept)
 
 
 def packed(cells: Cells, start: float) -> bytes:
-    """Cells as bytes; they begin at `start` or later."""
+    """Encode cells, which begin at `start` or later."""
     is_single = all(
         count in {0.0, 1.0} for column in cells.columns.values() for count in column.counts
     )
@@ -336,7 +336,7 @@ def packed(cells: Cells, start: float) -> bytes:
 
 
 def unpacked(body: bytes, start: float, keys: Collection[str] | None = None) -> Cells:
-    """What was packed, of these keys alone; raises HistoryCorrupt."""
+    """Decode packed cells, only these keys; raises HistoryCorrupt."""
     try:
         plain = zstandard.ZstdDecompressor().decompress(body, max_output_size=_MOST_BODY)
         kept = _DECODER.decode(plain)
@@ -395,7 +395,7 @@ def _floats(told: bytes) -> array[float]:
 
 
 def joined(parts: Iterable[Cells], since: float, until: float) -> Cells:
-    """Cells of several sources, the better ones first: each adds what lies behind those before."""
+    """Join cells of several sources, better ones first: each adds cells after the previous ones."""
     found = Cells()
     for part in parts:
         found.extend(part, since, until)

@@ -1,4 +1,4 @@
-"""What goes into the history and comes out of it. All frozen; times in Unix seconds."""
+"""Values stored in the history and read from it. All frozen; times in Unix seconds."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from controlplane.domain.values import PartAccess, Visibility
 
 
 class Channel(enum.IntEnum):
-    """The channels of a replica's streams; numbers are those of the contract."""
+    """The channels of a replica's streams; with the numbers of the contract."""
 
     METRIC = 1
     LOG = 2
@@ -40,7 +40,7 @@ class Chunk:
     """The positions [first, last] of one stream: records, or bytes of a log, or lost.
 
     `records` (one JSON object each, as the SDK wrote it) for metric and state streams, `data` for
-    logs; neither with `is_gap`, which says that these positions are lost for ever on the node.
+    logs; neither with `is_gap`: these positions are permanently lost on the node.
     """
 
     stream: StreamKey
@@ -51,7 +51,7 @@ class Chunk:
     is_gap: bool = False
 
     def __post_init__(self) -> None:
-        """Refuse a chunk that does not hold what its positions say."""
+        """Refuse a chunk with contents that do not match its positions."""
         count = self.last - self.first + 1
         if self.first < self.stream.channel.first_position or count < 1:
             raise ValueError(f"positions {self.first}..{self.last} are none of a stream")
@@ -78,7 +78,7 @@ class Recorded:
 
 @dataclass(frozen=True, slots=True)
 class Gap:
-    """Positions [first, last] that are lost."""
+    """Lost positions [first, last]."""
 
     first: int
     last: int
@@ -86,7 +86,7 @@ class Gap:
 
 @dataclass(frozen=True, slots=True)
 class LetGo:
-    """Positions [first, last] of a metric stream that were stored and let go: see SqlSeries.thin."""
+    """Positions [first, last] of a metric stream deleted by retention: see SqlSeries.thin."""
 
     first: int
     last: int
@@ -97,8 +97,8 @@ class LogPage:
     """Consecutive bytes of one log.
 
     `data` begins at `offset`; `missing_bytes` before it are lost. The next page begins at `next`;
-    there is none yet when `next == end`. `attempt` is 0 when there is no log at all. `times` are
-    the moments (Unix seconds) at which the bytes from an offset on were received.
+    there is none yet when `next == end`. `attempt` is 0 when there is no log at all. `times`: pairs
+    of an offset and when the bytes from there on were received (Unix seconds).
     """
 
     attempt: int
@@ -131,11 +131,11 @@ class Point:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MetricPage:
-    """Points in the order in which they were committed.
+    """Points in commit order.
 
-    `next` resumes behind them; `is_end` when nothing more is stored now. `missing` reports were
-    lost among them, `unreadable` ones were written so that they are none. `let_go_at`: when the last of
-    those that were let go among them were; 0 where none were.
+    `next` resumes after them; `is_end` when nothing more is stored now. Among them `missing` reports
+    were lost, and `unreadable` ones are invalid. `let_go_at`: when retention last deleted points among
+    them; 0: never.
     """
 
     points: tuple[Point, ...]
@@ -147,7 +147,7 @@ class MetricPage:
 
     @property
     def lost(self) -> int:
-        """The reports of which there will never be points."""
+        """Number of reports that will never have points."""
         return self.missing + self.unreadable
 
 
@@ -160,27 +160,27 @@ class Summary:
     attempt: int
     values: dict[str, Any]
     left_out: int = 0
-    """Values that are not among these; see controlplane.history.summaries."""
+    """Number of omitted values; see controlplane.history.summaries."""
 
 
 class SeriesAxis(enum.Enum):
-    """What a series is laid along."""
+    """The x axis of a series."""
 
     STEP = "step"
-    """The reported step; the point's number in its series where none was reported."""
+    """The reported step; without one, the point's number in its series."""
     RELATIVE = "relative"
-    """Seconds since the first point of that name and rank, of the attempts asked for."""
+    """Seconds since the first point of that name and rank, in the requested attempts."""
     WALL = "wall"
     """Unix seconds."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SeriesQuery:
-    """Which series, and what of them.
+    """Selects series and a range of them.
 
     `names` are globs; empty `names`, `ranks` and `attempts` do not restrict. `low` and `high` bound
-    the axis, both included. `width` is how many columns are worth having. Without `attempts` and `all_attempts`
-    there are no points that a later attempt supersedes.
+    the axis, both included. `width`: number of useful columns. Without `attempts` and `all_attempts`
+    superseded points of earlier attempts are left out.
     """
 
     width: int
@@ -199,7 +199,7 @@ class SeriesQuery:
 
 
 class SeriesColumn(NamedTuple):
-    """Points that lie beside each other on the axis, from `x_low` to `x_high`.
+    """Neighbouring points on the axis, from `x_low` to `x_high`.
 
     `low`, `high`, `mean` and `last` are of the `finite` values (0 when there are none); `odd` others are
     NaN or infinite. `time` is that of the latest point.
@@ -218,7 +218,7 @@ class SeriesColumn(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SeriesColumns(Sequence[SeriesColumn]):
-    """Columns of a series, each field of all of them as one list: many are read, and none is made."""
+    """Columns of a series, with a list per field: many are read, and no SeriesColumn is created."""
 
     x_low: Sequence[float]
     x_high: Sequence[float]
@@ -238,7 +238,7 @@ class SeriesColumns(Sequence[SeriesColumn]):
     @overload
     def __getitem__(self, at: slice) -> Sequence[SeriesColumn]: ...
     def __getitem__(self, at: int | slice) -> SeriesColumn | Sequence[SeriesColumn]:
-        """One of them, or some."""
+        """Return one column, or a slice."""
         if isinstance(at, slice):
             return [self[one] for one in range(*at.indices(len(self)))]
         return SeriesColumn(*(getattr(self, field)[at] for field in SeriesColumn._fields))
@@ -248,9 +248,9 @@ class SeriesColumns(Sequence[SeriesColumn]):
 class SeriesView:
     """A range of one series, in the order of the axis.
 
-    It has at most twice as many columns as were asked for, and at least half as many where there are points
-    enough. `grain` is how many points each column has at least, but for the last ones; 1 where the points
-    themselves were read. `start` is what relative times are counted from.
+    It has at most twice the requested columns, and at least half of them if there are enough points.
+    `grain`: minimum points per column, except the last ones; 1 if the points themselves were read. `start` is
+    the origin of relative times.
     """
 
     name: str
@@ -265,9 +265,9 @@ class SeriesView:
 class SeriesPage:
     """Series by name, rank and attempt.
 
-    `left_out` points belong to no series, because their session has too many names; `more` series fit
-    the query, but are too many for one answer. `lost` reports of the session never came. `let_go_at`: when
-    points of the session were let go last; 0: never.
+    `left_out` points belong to no series, because their session has too many names; `more` series match
+    the query, but are too many for one answer. `lost` reports of the session never arrived. `let_go_at`:
+    when retention last deleted points of the session; 0: never.
     """
 
     series: tuple[SeriesView, ...]
@@ -278,7 +278,7 @@ class SeriesPage:
 
 
 class Ages(NamedTuple):
-    """Sessions that ended before these moments are thinned: see SqlSeries.thin."""
+    """Sessions that ended before these times are thinned: see SqlSeries.thin."""
 
     points_before: float = -math.inf
     levels_before: float = -math.inf
@@ -286,7 +286,7 @@ class Ages(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DeviceSample:
-    """One reading of one device; 0 where it does not tell."""
+    """One reading of one device; 0 if not reported."""
 
     uuid: str
     utilization_percent: float = 0.0
@@ -331,9 +331,9 @@ class NodeSample:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SessionRecord:
-    """An ended session: what is searched, and `record`, the whole of it, opaque here.
+    """An ended session: searchable fields, and `record`, the whole session, opaque here.
 
-    `searched` is what a query's text is looked for in. `request_id` "" means none.
+    `searched`: the text to search in. `request_id` "" means none.
     """
 
     id: str
@@ -352,7 +352,7 @@ class SessionRecord:
 
 
 class KeptKind(enum.IntEnum):
-    """What bytes are kept as. A blob that is several things to one owner counts as one of them."""
+    """Kinds of stored bytes. A blob of several kinds counts as one of them per owner."""
 
     DATASETS = 0
     CHECKPOINTS = 1
@@ -360,17 +360,17 @@ class KeptKind(enum.IntEnum):
     MEDIA = 3
     LOGS = 4
     UNUSED = 5
-    """Sent in the last day or two; nothing refers to it yet."""
+    """Sent in the last day or two; not referred to yet."""
     ARTIFACTS = 6
 
 
 class Reference(NamedTuple):
-    """What keeps the content of a manifest, or one blob, and for whom.
+    """A reference to a manifest with its content, or to one blob.
 
     Attributes:
         digest: of the manifest or blob.
-        owner: "" where only `session_id` is known: of a session that is not in the catalogue.
-        project: for which it counts; of content of no session its owner's own, "".
+        owner: "" if only `session_id` is known: of a session outside the catalogue.
+        project: the project it counts for; "", its owner's own, for content of no session.
     """
 
     digest: str
@@ -381,12 +381,12 @@ class Reference(NamedTuple):
 
 
 class Referred(NamedTuple):
-    """A page of what refers to objects.
+    """A page of references to objects.
 
     Attributes:
-        records: of sessions, as they are stored.
-        roots: manifests: versions of datasets, checkpoints, media.
-        blobs: what lists nothing: blocks of logs.
+        records: of sessions, as stored.
+        roots: manifests: versions of datasets, checkpoints, media, artifacts.
+        blobs: objects without a manifest: blocks of logs.
         next: where the next page begins; None after the last.
     """
 
@@ -397,7 +397,7 @@ class Referred(NamedTuple):
 
 
 class PackEntry(NamedTuple):
-    """A blob within a pack: `stored` bytes from `start` on, which are a frame of its `size` bytes."""
+    """A blob within a pack: `stored` bytes from `start` on, a frame of its `size` bytes."""
 
     digest: str
     start: int
@@ -406,7 +406,7 @@ class PackEntry(NamedTuple):
 
 
 class BlobPlace(NamedTuple):
-    """Where a blob of `size` bytes is read: the pack's name, and from where how many bytes of it."""
+    """The place of a blob of `size` bytes: the pack's name, and offset and length within it."""
 
     digest: str
     pack: str
@@ -416,7 +416,7 @@ class BlobPlace(NamedTuple):
 
 
 class ListedBlob(NamedTuple):
-    """A blob of the index: bytes that it takes, when it was put or, of what is aside, put there (Unix s)."""
+    """A blob of the index: its stored bytes, and when it was put, or put aside if it is aside (Unix s)."""
 
     digest: str
     stored: int
@@ -424,7 +424,7 @@ class ListedBlob(NamedTuple):
 
 
 class ListedPack(NamedTuple):
-    """A pack of the index: its bytes, when it was put (Unix s), and how many of them are how many blobs still."""
+    """A pack of the index: its bytes, when it was put (Unix s), the bytes still used, and by how many blobs."""
 
     number: int
     name: str
@@ -435,20 +435,20 @@ class ListedPack(NamedTuple):
 
 
 class Holder(NamedTuple):
-    """For whom something is kept: a user or a project; the other one is ""."""
+    """The user or project that stored bytes count for; the other one is ""."""
 
     user: str = ""
     project: str = ""
 
 
 class KeptBytes(NamedTuple):
-    """What the object store keeps for a user or a project.
+    """Object store usage of a user or a project.
 
     Attributes:
         counted: distinct bytes by kind (`KeptKind.name`), as of the last count.
         counted_at: when that began, Unix seconds; 0: never.
-        sent: bytes that were sent since.
-        asked: how often a new count was asked for.
+        sent: bytes sent since.
+        asked: number of requests for a recount.
     """
 
     counted: Mapping[str, int] = {}
@@ -458,19 +458,19 @@ class KeptBytes(NamedTuple):
 
     @property
     def bytes(self) -> int:
-        """At most so many are kept."""
+        """Upper bound of the usage."""
         return sum(self.counted.values()) + self.sent
 
 
 class Release(NamedTuple):
-    """Content that something refers to no more.
+    """A manifest released by a user or session.
 
     Attributes:
-        owner: "" where only the session was known when it was released.
-        session_id: "" of datasets.
+        owner: "" if only the session was known when it was released.
+        session_id: "" for datasets.
         root: digest of the manifest.
-        whose: the owner, also where the session tells; "": of a session that is not in the catalogue.
-        project: of the session, as the catalogue has it.
+        whose: the owner, also by session; "": the session is not in the catalogue.
+        project: of the session, from the catalogue.
     """
 
     owner: str
@@ -481,7 +481,7 @@ class Release(NamedTuple):
 
 
 class Item(NamedTuple):
-    """A dataset or a session, and about how many bytes removing it gives back, at most."""
+    """A dataset or a session, and about how many bytes its removal frees, at most."""
 
     name: str
     kind: KeptKind
@@ -490,7 +490,7 @@ class Item(NamedTuple):
 
 
 class PageKey(NamedTuple):
-    """Where a page ended: the listing goes on with what is older."""
+    """Where a page ended: the listing continues with older ones."""
 
     created_at: float
     id: str
@@ -498,12 +498,12 @@ class PageKey(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SessionQuery:
-    """Which sessions; an empty field does not restrict.
+    """Selects sessions; an empty field does not restrict.
 
-    `viewer` narrows as domain.policy.may does, `name_glob` as domain.names.fits_glob, on
-    whatever database: a session must not leave a listing because it ended. `text` occurs in
-    `searched`, character by character: folding letter case is for whoever writes and asks, because
-    databases do not agree on it. A session without a `project` is of its owner's own.
+    `viewer` restricts as domain.policy.may, `name_glob` as domain.names.fits_glob, on every
+    database: a session must not leave a listing because it ended. `text` must occur in `searched`,
+    character by character: the caller folds case in both, because databases differ in it. A session
+    without a `project` is in its owner's own.
     """
 
     viewer: User
@@ -537,12 +537,12 @@ class Dataset:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DatasetVersion:
-    """Immutable content; `number` counts from 1 within its dataset, and is never given twice.
+    """Immutable content; `number` counts from 1 within its dataset, and is never reused.
 
     Attributes:
-        removed_at: Unix seconds; 0.0 unless it is removed. It can be restored as long as its row is there.
-        removed_visibility: what its dataset had when it was removed.
-        in_place: the folder of nodes that has its files, of which `digest` is the list; "": they are stored.
+        removed_at: Unix seconds; 0.0 unless removed. It can be restored until its row is purged.
+        removed_visibility: its dataset's visibility at its removal.
+        in_place: the folder with its files on nodes, listed by `digest`; "": its files are stored.
     """
 
     owner: str
@@ -559,19 +559,19 @@ class DatasetVersion:
 
 
 class RootKind(enum.IntEnum):
-    """What a further root of a dataset version has of it; `DatasetVersion.digest` has the open parts."""
+    """The contents of a further root of a dataset version; `DatasetVersion.digest` has the open parts."""
 
     PART = 1
     """The files of one part."""
     OWNER = 2
-    """All but the hidden parts, where that is not `DatasetVersion.digest`: what sessions of its owner get."""
+    """All but the hidden parts, unless equal to `DatasetVersion.digest`: for sessions of the owner."""
     WHOLE = 3
     """Everything."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DatasetRoot:
-    """One of the manifests of a version that has parts; `path` is that of a PART, "" for what belongs to no other."""
+    """A manifest of a version with parts; `path` is that of a PART, "" for files in no other part."""
 
     kind: RootKind
     path: str = ""
@@ -586,34 +586,34 @@ class DatasetParts:
 
     Attributes:
         access: of each part by its path; without the part "", which is open.
-        roots: of the parts that have files, and of those together.
+        roots: of the parts with files, and of combined parts.
     """
 
     access: Mapping[str, PartAccess]
     roots: tuple[DatasetRoot, ...]
 
     def digest(self, kind: RootKind) -> str:
-        """Of the root of a kind, of which there is one; "" where there is none."""
+        """The digest of the only root of a kind; "" if there is none."""
         return next((one.digest for one in self.roots if one.kind is kind), "")
 
     def parts(self) -> Iterator[tuple[DatasetRoot, PartAccess]]:
-        """The roots of parts with who reads them, in the order of their paths."""
+        """Yield the roots of parts with their access, by path."""
         for one in self.roots:
             if one.kind is RootKind.PART:
                 yield one, self.access.get(one.path, PartAccess.OPEN)
 
 
 class OwnedBy(NamedTuple):
-    """How much of the catalogue is of one owner."""
+    """Numbers of an owner's items in the catalogue."""
 
     sessions: int
     datasets: int
     removed_datasets: int
-    """Datasets of which all versions are removed, and can be restored."""
+    """Datasets with only removed versions, which can be restored."""
 
 
 class DatasetUse(NamedTuple):
-    """That a session used a version of a dataset."""
+    """A session's use of a version of a dataset."""
 
     owner: str
     name: str
@@ -628,9 +628,9 @@ class DatasetLineage:
         session: its name.
         attempt: the one that made it.
         code: digest of its bundle; "": it had none.
-        environment_lock: digest of the lock that its packages were installed from; "": none is kept of it.
-        command: what its user's client gave as the command line.
-        datasets: what it read.
+        environment_lock: digest of the lock of its packages; "": none is stored.
+        command: the command line, as sent by its user's client.
+        datasets: its input datasets.
     """
 
     session_id: str
@@ -644,7 +644,7 @@ class DatasetLineage:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SeenLineage:
-    """What a caller sees of it: datasets that they may see, how many others; nothing of a session that they may not see."""
+    """The lineage visible to a caller: datasets they may see, the number of others; no details of a hidden session."""
 
     lineage: DatasetLineage
     withheld: int
@@ -652,14 +652,14 @@ class SeenLineage:
 
 @dataclass(frozen=True, slots=True)
 class DatasetListing:
-    """A dataset with its newest version, or the one asked for.
+    """A dataset with its newest version, or the requested one.
 
     Attributes:
         tags: of this version, in order.
-        version_count: of all that are not removed; 0 in lists of versions.
-        used_at: when the last ended session that used any version ended, in Unix seconds; 0.0: none has.
-        parts: None of a version that is all open.
-        lineage: what made the version; None: it was pushed, or lists of several datasets do not tell.
+        version_count: without removed ones; 0 in lists of versions.
+        used_at: latest end of an ended session that used any version, in Unix seconds; 0.0: none.
+        parts: None for a version without restricted parts.
+        lineage: what made the version; None: it was pushed, or this is from a list of several datasets.
     """
 
     dataset: Dataset
@@ -672,19 +672,19 @@ class DatasetListing:
 
     @property
     def owner_digest(self) -> str:
-        """Of what sessions of the owner and of administrators get."""
+        """The root for sessions of the owner and of administrators."""
         found = self.parts.digest(RootKind.OWNER) if self.parts else ""
         return found or self.version.digest
 
     @property
     def whole_digest(self) -> str:
-        """Of everything, which its owner and administrators may read."""
+        """The root of all files, readable by the owner and administrators."""
         found = self.parts.digest(RootKind.WHOLE) if self.parts else ""
         return found or self.version.digest
 
 
 class CheckpointState(enum.StrEnum):
-    """How safe a checkpoint is: on its node, in the object store, or nowhere."""
+    """Where a checkpoint is: on its node, in the object store, or nowhere."""
 
     SAVED = "SAVED"
     DURABLE = "DURABLE"
@@ -692,7 +692,7 @@ class CheckpointState(enum.StrEnum):
 
 
 class CheckpointCount(NamedTuple):
-    """Of one session; `saved_at`: of the newest that is there, Unix seconds by its node's clock, 0: there is none."""
+    """Counts of one session; `saved_at`: of the newest not lost, Unix seconds by its node's clock, 0: none."""
 
     there: int = 0
     lost: int = 0
@@ -703,10 +703,10 @@ class CheckpointCount(NamedTuple):
 class Checkpoint:
     """Files that a session saved under a name.
 
-    `summary` is the last report before it, a JSON object in the order reported. `node` and `folder` say where
-    it is on its node. `digest` is None until something can be read: it itself once DURABLE, before that the
-    one of its name that it replaced. `content_attempt` and `content_saved_at` then say which save `digest`
-    names; 0: this one.
+    `summary` is the last report before it, a JSON object in the order reported. `node` and `folder`: its place
+    on its node. `digest` is None until there is content to read: its own once DURABLE, before that the
+    content of the checkpoint it replaced. `content_attempt` and `content_saved_at` then identify the save of
+    `digest`; 0: this one.
     """
 
     session_id: str
@@ -729,12 +729,12 @@ class Checkpoint:
 
     @property
     def content_of(self) -> tuple[int, float]:
-        """Attempt and time of the save that `digest` names."""
+        """Attempt and time of the save of `digest`."""
         return (self.content_attempt or self.attempt, self.content_saved_at or self.saved_at)
 
 
 class CheckpointUse(NamedTuple):
-    """That a session loaded a checkpoint of another one, or of its own; `used_at`: the last time, Unix seconds."""
+    """A load of a checkpoint by its own or another session; `used_at`: the last time, Unix seconds."""
 
     name: str
     used_by: str
@@ -743,7 +743,7 @@ class CheckpointUse(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class EnvironmentLock:
-    """Packages with versions and hashes: see nsml.packages.locks. `content` is "" where only the rest was asked for."""
+    """Packages with versions and hashes: see nsml.packages.locks. `content` is "" if only the rest was requested."""
 
     digest: str
     package_count: int
@@ -751,25 +751,25 @@ class EnvironmentLock:
 
 
 class Retired(NamedTuple):
-    """How many checkpoints of a session were removed by its retention, and their bytes."""
+    """Number and bytes of a session's checkpoints removed by its retention."""
 
     number: int = 0
     size_bytes: int = 0
 
 
 _SETTLED: Final = (CheckpointState.DURABLE, CheckpointState.LOST, CheckpointState.SAVED)
-"""Of two accounts of one save the first of these is right: what is in the object store is there."""
+"""Of two reports of one save the state listed first wins: content in the object store exists."""
 
 SAME_SAVE_S = 0.001
-"""Times of one save that came by different ways may differ by their rounding."""
+"""Times of one save may differ by rounding between reports."""
 
 
 def later_of(known: Checkpoint, other: Checkpoint) -> Checkpoint:
-    """What stands of two checkpoints of one name.
+    """Return the later of two checkpoints with one name.
 
-    That of the later attempt, whose node's clock may be behind; of one attempt the later saved one. Until it
-    is durable itself, what can be read is still the earlier one. Two accounts of the same save are put
-    together: durable or lost if either says so, the summary from the one that has it.
+    The later attempt wins, as its node's clock may be behind; within one attempt the later save. Until it
+    is durable, the earlier one's content stays readable. Two reports of one save are merged: durable or
+    lost if either is, the summary from the one that has it.
     """
     if known.attempt != other.attempt:
         later, earlier = (other, known) if other.attempt > known.attempt else (known, other)
@@ -796,7 +796,7 @@ def later_of(known: Checkpoint, other: Checkpoint) -> Checkpoint:
 
 
 def _until_durable(later: Checkpoint, earlier: Checkpoint) -> Checkpoint:
-    """The later of two saves, with what can be read of the earlier one while it has nothing newer."""
+    """Return the later of two saves, with the earlier one's content until it has newer content."""
     if later.state is CheckpointState.DURABLE or not earlier.digest:
         return later
     attempt, saved_at = earlier.content_of
@@ -806,7 +806,7 @@ def _until_durable(later: Checkpoint, earlier: Checkpoint) -> Checkpoint:
 
 
 class ArtifactState(enum.StrEnum):
-    """Where the content of an artifact is; UNCHANGED: equal to the version before, REMOVED: by a user."""
+    """Where an artifact's content is; UNCHANGED: equal to the previous version, REMOVED: by a user or retention."""
 
     SAVED = "SAVED"
     DURABLE = "DURABLE"
@@ -819,8 +819,8 @@ class ArtifactState(enum.StrEnum):
 class Artifact:
     """Files that a session saved under a name, in versions.
 
-    `folder` is where it was on its node, unique in its replica. `version` is 0 until it is DURABLE. `digest` is None
-    unless it can be read. `why_lost` is of a LOST one; `note`, for people, of one that is not.
+    `folder`: its place on its node, unique in its replica. `version` is 0 until it is DURABLE. `digest` is None
+    unless it can be read. `why_lost`: only for LOST ones; `note`, for people, for others.
     """
 
     session_id: str
@@ -859,10 +859,10 @@ class MediaState(enum.StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Media:
-    """One file that a session showed, as its record told.
+    """One media file of a session, as recorded.
 
     `file` is its name on its node, unique in a replica; `facts` a JSON object. `root` is None until it
-    is DURABLE, and `size_bytes` what the record said until then. `why_lost` is of a LOST one.
+    is DURABLE, and until then `size_bytes` is from the record. `why_lost`: only for LOST ones.
     """
 
     session_id: str
@@ -884,7 +884,7 @@ class Media:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MediaContent:
-    """What became of a file: in the manifest `root`, or lost when that is None."""
+    """The outcome of a file: stored in the manifest `root`, or lost if that is None."""
 
     file: str
     size_bytes: int = 0
@@ -893,7 +893,7 @@ class MediaContent:
 
 
 class ReplicaKey(NamedTuple):
-    """Which replica of which attempt of a session showed something."""
+    """A replica of an attempt of a session."""
 
     session_id: str
     attempt: int
@@ -911,7 +911,7 @@ class MediaKey(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MediaQuery:
-    """Which media of a session: `globs` over names as domain.names.fits_glob has them, empty for all."""
+    """Selects media of a session: `globs` over names as in domain.names.fits_glob, empty for all."""
 
     session_id: str
     globs: tuple[str, ...] = ()
@@ -922,9 +922,9 @@ class MediaQuery:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MediaPage:
-    """Some of them in order; `next` is None after the last.
+    """Media in order; `next` is None on the last page.
 
-    `is_full`: the session has as many as are kept, and what it shows since is not. Known on the last page.
+    `is_full`: the session is at its limit, and new media are not stored. Set only on the last page.
     """
 
     media: tuple[Media, ...]
@@ -934,10 +934,10 @@ class MediaPage:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AuditRow:
-    """Who did what; never a secret. `token` is a fingerprint.
+    """An audited action, without secrets. `token` is a fingerprint.
 
-    With `calls` over 1 it stands for so many of the same actor, method and outcome within a minute, and has the rest
-    of the last one.
+    With `calls` over 1 it stands for that many of the same actor, method and outcome within a minute; the other fields
+    are of the last one.
     """
 
     at: float
@@ -952,7 +952,7 @@ class AuditRow:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AuditQuery:
-    """Which rows are asked for; "" and 0: any. `without`: methods whose calls that ended with OK are left out."""
+    """Selects rows; "" and 0: any. `without`: methods whose successful (OK) calls are left out."""
 
     actor: str = ""
     method: str = ""
@@ -963,11 +963,11 @@ class AuditQuery:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AttemptCharge:
-    """What one ended attempt held: `seconds` of `gpu_thousandths`, and what else a price depends on.
+    """GPUs held by one ended attempt: `seconds` of `gpu_thousandths`, and other facts for its price.
 
-    `gpu_models`: JSON, thousandths by model; "" of rows of versions before it, which lack what follows as well.
+    `gpu_models`: JSON, thousandths by model; "" in rows of older versions, which lack the fields after it as well.
     `priority` is that of the contract. `durable_until`: when its newest durable checkpoint was saved, Unix seconds;
-    0: none is, and all of its work was lost unless it came to its end.
+    0: none, and all of its work was lost unless it completed.
     """
 
     session_id: str

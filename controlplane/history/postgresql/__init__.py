@@ -1,6 +1,6 @@
 """The history on PostgreSQL, for several control planes at once.
 
-The only place that knows psycopg.
+The only user of psycopg.
 """
 
 from __future__ import annotations

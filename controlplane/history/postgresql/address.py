@@ -1,4 +1,4 @@
-"""Where a PostgreSQL database is, and whether the way there is safe."""
+"""The address of a PostgreSQL database, and whether the connection is safe."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from controlplane.history.errors import HistoryRefused
 from nsml.common.hosts import is_loopback
 
 CONNECT_S = 3
-"""For one connection, TCP and login."""
+"""Timeout of one connection, TCP and login."""
 _CHECKED = {"verify-ca", "verify-full"}
 _VARIABLES = {
     "PGHOST": "host",
@@ -20,7 +20,7 @@ _VARIABLES = {
     "PGSERVICE": "service",
     "PGSSLMODE": "sslmode",
 }
-"""What libpq takes from its environment where a URL does not say it, of what says where it goes."""
+"""Environment variables that libpq uses if the URL does not set the parameter: those of the destination."""
 _DEFAULTS = {
     "connect_timeout": str(CONNECT_S),
     "application_name": "nsml",
@@ -30,24 +30,24 @@ _DEFAULTS = {
     "keepalives_count": "3",
     "tcp_user_timeout": "10000",
 }
-"""A host that is gone without a word is noticed within about ten seconds."""
+"""A host that disappears silently is noticed within about ten seconds."""
 
 
 @dataclass(frozen=True, slots=True)
 class Address:
-    """A checked URL. `shown` has no password; `secret` is what psycopg connects with."""
+    """A checked URL. `shown` has no password; `secret` is for psycopg."""
 
     shown: str
     secret: str = field(repr=False)
 
 
 def read_address(url: str) -> Address:
-    """Understand postgresql://USER[:PASSWORD]@HOST[:PORT]/DATABASE[?PARAMETERS], as libpq does.
+    """Parse postgresql://USER[:PASSWORD]@HOST[:PORT]/DATABASE[?PARAMETERS], as libpq does.
 
-    The password better comes from a file (`passfile=...`, PGPASSFILE, ~/.pgpass).
+    The password should come from a file (`passfile=...`, PGPASSFILE, ~/.pgpass).
 
     Raises:
-        HistoryRefused: it is none, or it goes to another host without checking who that is.
+        HistoryRefused: not such a URL, or another host without certificate verification.
     """
     if not url.startswith(("postgresql://", "postgres://")):
         raise HistoryRefused(
@@ -57,7 +57,7 @@ def read_address(url: str) -> Address:
     try:
         given = {name: str(value) for name, value in conninfo_to_dict(url).items() if value}
     except psycopg.ProgrammingError:
-        # Its words would quote the URL, and with it the password.
+        # Its message would quote the URL, and so the password.
         raise HistoryRefused(
             "the history's address cannot be understood",
             why="libpq refuses it; special characters of a password are written as %XX",
@@ -76,7 +76,7 @@ def _from_environment() -> dict[str, str]:
 
 
 def _refuse_unchecked(parts: dict[str, str], shown: str) -> None:
-    """What is recorded, and the password, would otherwise go to whoever answers there."""
+    """Refuse unverified remote hosts: records and the password could reach an impostor."""
     if "service" in parts:
         raise HistoryRefused(
             f"the history's address {shown} names a service",
@@ -96,7 +96,7 @@ def _refuse_unchecked(parts: dict[str, str], shown: str) -> None:
 
 
 def _is_here(host: str) -> bool:
-    """Whether what is sent there stays on this machine; "" and folders are Unix sockets."""
+    """Whether a host is this machine; "" and folders are Unix sockets."""
     return not host or host.startswith(("/", "@")) or is_loopback(host)
 
 

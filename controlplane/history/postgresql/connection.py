@@ -35,8 +35,8 @@ if TYPE_CHECKING:
 OLDEST_SERVER: Final = 130_000
 _SETTINGS: Final = {
     "statement_timeout": "10s",
-    # Whoever holds locks and says nothing loses them as soon as one that stands still no longer leads,
-    # and before those who wait give up; see `locks` for where the server does not look.
+    # Idle holders of locks lose them as soon as a stalled leader loses its lease, and before waiters
+    # give up; `locks` handles the cases that this timeout does not cover.
     "idle_in_transaction_session_timeout": "2s",
     "lock_timeout": "500ms",
     "timezone": "UTC",
@@ -48,18 +48,18 @@ _PLACE: Final = re.compile(r"%|\?|(?<!:):([a-z_][a-z_0-9]*)")
 
 
 class TryAgain(HistoryUnavailable):
-    """Two transactions stood in each other's way, and this one was undone."""
+    """Two transactions conflicted, and this one was rolled back."""
 
 
 class LockedOut(TryAgain):
-    """The other one has held a lock for a while; it still may."""
+    """Timeout for a lock of the other one, which may still hold it."""
 
 
 _BUSY: Final = {"40001": TryAgain, "40P01": TryAgain, "55P03": LockedOut}
 
 
 class _Text(StrDumperUnknown):
-    """A text of PostgreSQL cannot have the character NUL: what nobody can have is asked for."""
+    """PostgreSQL's texts cannot have the character NUL: a replacement then matches nothing."""
 
     def dump(self, obj: str) -> Buffer | None:
         """See Dumper."""
@@ -67,18 +67,18 @@ class _Text(StrDumperUnknown):
 
 
 class Line:
-    """An open connection; used by one thread at a time, but for `cut`. See sql.interface.Connection."""
+    """An open connection; used by one thread at a time, except `cut`. See sql.interface.Connection."""
 
     def __init__(self, connection: psycopg.Connection[Any]) -> None:
         self.pid = connection.info.backend_pid
-        """Of the server's process for it, also when it is closed."""
+        """Pid of its server process, also after it is closed."""
         self._connection = connection
         self._mutex = threading.Lock()
         self._is_closed = False
 
     @property
     def is_broken(self) -> bool:
-        """Whether nothing can be asked over it any more."""
+        """Whether it cannot be used any more."""
         return self._connection.closed
 
     def execute(self, statement: str, parameters: Parameters = (), /) -> Rows:
@@ -92,19 +92,19 @@ class Line:
         return None
 
     def run(self, statement: str) -> psycopg.Cursor[Any]:
-        """Statements as they are."""
+        """Run statements verbatim."""
         return self._connection.execute(statement.encode())
 
     def ask(self, statement: str) -> tuple[Any, ...]:
-        """The one row of a statement as it is."""
+        """Run a statement verbatim; return its one row."""
         return next(iter(self.run(statement)))
 
     @contextlib.contextmanager
     def transaction(self, kind: str = "") -> Iterator[None]:
-        """A transaction around the body: committed at its end, undone when it raises.
+        """Run the body in a transaction: committed at its end, rolled back if it raises.
 
-        A connection on which that cannot be undone is closed. One that was lost in the middle of many rows may stay in
-        libpq's pipeline mode: it is not lost by libpq's word, and refuses every statement from then on.
+        If the rollback fails, the connection is closed. A connection lost during executemany may stay in
+        libpq's pipeline mode: libpq does not report it as lost, and it refuses all further statements.
         """
         try:
             self.run(f"BEGIN {kind}")
@@ -130,30 +130,30 @@ class Line:
         )
 
     def notices(self, timeout_s: float) -> Iterator[psycopg.Notify]:
-        """What others notify us of, for so long."""
+        """Yield notifications for `timeout_s`."""
         return self._connection.notifies(timeout=timeout_s)
 
     def cut(self) -> None:
-        """End what another thread waits for on it."""
+        """End another thread's wait on it."""
         with self._mutex, contextlib.suppress(OSError, psycopg.Error):
             if not self._is_closed:
                 with socket.socket(fileno=os.dup(self._connection.fileno())) as twin:
                     twin.shutdown(socket.SHUT_RDWR)
 
     def close(self) -> None:
-        """Let go of it."""
+        """Close it."""
         with self._mutex:
             self._is_closed = True
             self._connection.close()
 
 
 def open_line(address: Address) -> Line:
-    """Connect and check that what is written there stays. Blocking, for a few seconds at most.
+    """Connect and check that writes are durable. Blocking, for a few seconds at most.
 
     Raises:
         HistoryUnavailable: it cannot be reached.
-        HistoryDenied: it does not let us in.
-        HistoryRefused: it would lose what it acknowledged, or cannot keep what we write.
+        HistoryDenied: it denies access.
+        HistoryRefused: it could lose acknowledged writes, or cannot store ours.
     """
     with translated(address.shown):
         line = Line(psycopg.connect(address.secret, autocommit=True))
@@ -171,7 +171,7 @@ def _prepare(line: Line, shown: str) -> None:
     if connection.info.server_version < OLDEST_SERVER:
         old = f"it is version {connection.info.server_version // 10_000}"
         raise _refused(shown, old, "use version 13 or later")
-    # First of all, and not by a query: where it is SQL_ASCII, psycopg reads every text as bytes.
+    # First of all, and not by a query: with SQL_ASCII, psycopg returns every text as bytes.
     encoding = connection.info.parameter_status("server_encoding")
     if encoding != "UTF8":
         raise _refused(
@@ -203,7 +203,7 @@ def _refused(shown: str, why: str, attempt: str) -> HistoryRefused:
 
 @contextlib.contextmanager
 def translated(shown: str) -> Iterator[None]:
-    """Psycopg's errors by the history's names; programming mistakes pass through."""
+    """Translate psycopg's errors to the history's; programming mistakes pass through."""
     try:
         yield
     except psycopg.Error as error:
@@ -238,7 +238,7 @@ def _first_line(error: psycopg.Error) -> str:
 
 @lru_cache(maxsize=1024)
 def _in_psycopgs_words(statement: str) -> bytes:
-    """`?` and `:name` as psycopg writes them."""
+    """Convert `?` and `:name` to psycopg's placeholders."""
 
     def place(found: re.Match[str]) -> str:
         if found[0] == "%":

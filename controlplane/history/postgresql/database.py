@@ -1,19 +1,18 @@
 """One PostgreSQL database for several control planes.
 
-Each has one connection that writes, whose transactions are shared by whoever waits (group commit),
-and a few that read. What makes several writers safe:
+Each has one writing connection, with transactions shared by waiting callers (group commit), and a few
+reading connections. Several writers are safe because:
 
 - A transaction first takes the locks (advisory, until it ends) of all sessions that it touches, in
-  one order: so control planes that are given the same records write them one after the other, and
-  the second sees and leaves out what the first has stored.
+  one order: so control planes that receive the same records write them one after the other, and
+  the second sees and skips the records stored by the first.
 - Ids of chunks come from one sequence *after* that lock. So within a session ids grow in the order of
-  commits, and whoever has read up to an id has missed none before it.
-- The notice to followers of other control planes is part of the transaction.
-- Each connection is checked to lose nothing that was acknowledged (fsync, synchronous_commit).
+  commits, and a reader that has read up to an id has missed none before it.
+- The notification of followers at other control planes is part of the transaction.
+- Each connection is checked to keep acknowledged writes (fsync, synchronous_commit).
 
-Every call ends: connecting takes seconds at most, statements and waits for locks have limits in the
-server, and a call that it does not answer at all is cut off. Whoever holds a lock and stands still loses
-it (`locks`).
+Every call ends: connecting takes seconds at most, statements and waits for locks have timeouts in the
+server, and a call that it never answers is cut off. A stalled holder of a lock loses it (`locks`).
 """
 
 # ruff: noqa: S608 - statements are put together from constants here; values are parameters
@@ -54,15 +53,15 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 READERS: Final = 8
 MOST_PARTS: Final = 256
-"""Of a transaction: each may lock a session or a few, and the server's room for locks is finite."""
+"""Most items of a transaction: each may lock some sessions, and the server's lock table is finite."""
 CALL_S: Final = 15.0
-"""From when a call is given to a thread to its end."""
+"""Timeout of a call, with its wait for a thread."""
 LONG_S: Final = 600
-"""Of one step of a backup or a restore, and for its next one to come."""
+"""Timeout of one step of a backup or a restore, and of the wait for the next one."""
 GRACE_S: Final = 1.0
-"""How long the first call after a loss waits for the server to be back; a restart takes as long."""
+"""How long the first call after a lost connection waits for the server: about one restart."""
 DOWN_S: Final = 0.5
-"""How long others are refused at once after one has found the server away."""
+"""How long other calls fail at once after a failed connection."""
 _READING: Final = "ISOLATION LEVEL REPEATABLE READ READ ONLY"
 _POLL_S: Final = 0.05
 _TRIES: Final = 3
@@ -97,7 +96,7 @@ class PostgresDatabase:
 
     @contextlib.asynccontextmanager
     async def view(self) -> AsyncIterator[Viewing]:
-        """See portable.Snapshots. On a connection of its own, which no other call waits for."""
+        """See portable.Snapshots. On its own connection, so that no other call waits for it."""
         line = await asyncio.to_thread(self._door.enter)
         snapshot = contextlib.ExitStack()
 
@@ -117,7 +116,7 @@ class PostgresDatabase:
             await to_its_end(asyncio.to_thread(begin))
             yield viewing
         finally:
-            # Closing it ends what it only reads.
+            # Closing it ends the read-only transaction.
             await to_its_end(asyncio.to_thread(line.close))
 
     async def pour(self, work: Callable[[Connection], T]) -> T:
@@ -147,7 +146,7 @@ class PostgresDatabase:
         self._listening.start()
 
     async def close(self) -> None:
-        """Let go of every connection."""
+        """Close all connections."""
         async with self._batches.turn:
             await to_its_end(asyncio.to_thread(self._close))
 
@@ -169,13 +168,13 @@ class PostgresDatabase:
         *,
         within_s: float | None = None,
     ) -> T:
-        """Run work in a thread; cut its connection off when it takes too long."""
+        """Run work in a thread; cut off its connection on a timeout."""
         errand = _Errand(self._shown)
         loop = asyncio.get_running_loop()
         timer = loop.call_later(within_s or self._call_s, errand.expire)
         running = loop.run_in_executor(threads, errand.run, work)
         running.add_done_callback(lambda _: timer.cancel())
-        # Whoever is cancelled leaves it to its end; nobody asks for what it raises then.
+        # After a cancellation the thread still finishes; its exception is then ignored.
         running.add_done_callback(lambda done: done.cancelled() or done.exception())
         return await asyncio.shield(running)
 
@@ -191,7 +190,7 @@ class PostgresDatabase:
                 with errand.on(line), translated(self._shown), line.transaction(_READING):
                     value = work(line)
             except HistoryUnavailable:
-                # One that was idle while the server restarted; so were the others.
+                # It was idle while the server restarted, like the others.
                 if is_fresh or errand.is_late or not line.is_broken:
                     raise
                 self._drop_idle()
@@ -210,12 +209,12 @@ class PostgresDatabase:
             if len(batch) == 1:
                 batch[0].fail(error)
                 return
-            # It undid what the others had done: each for itself now.
+            # It rolled back the others, too: now one by one.
             for part in batch:
                 self._commit(errand, [part])
 
     def _together(self, errand: _Errand, batch: Sequence[BatchItem[Connection, Any]]) -> None:
-        """All of them in one transaction, when nobody else has their locks any more."""
+        """Run all in one transaction, once others have released their locks."""
         waits_until = time.monotonic() + locks.PATIENCE_S
         while True:
             try:
@@ -243,8 +242,8 @@ class PostgresDatabase:
                 if not tries_left or isinstance(error, LockedOut):
                     raise
             except HistoryUnavailable:
-                # One that was idle while the server restarted. What was on its way to the disk
-                # is not repeated here: whether it got there is for the caller to find out.
+                # It was idle while the server restarted. An interrupted commit is not repeated
+                # here: the caller must find out whether it succeeded.
                 if is_fresh or is_committing or errand.is_late or not line.is_broken:
                     raise
             else:
@@ -253,7 +252,7 @@ class PostgresDatabase:
                 return
 
     def _take_writer(self) -> tuple[Line, bool]:
-        """The line that writes, and whether it was opened just now."""
+        """Return the writing line, and whether it is new."""
         line = self._writer
         if line is not None and not line.is_broken:
             return line, False
@@ -263,7 +262,7 @@ class PostgresDatabase:
         return line, True
 
     def _is_writer(self, pid: int) -> bool:
-        # One that broke has a number that the server may have given to another control plane since.
+        # The pid of a broken one may belong to another control plane by now.
         line = self._writer
         return line is not None and not line.is_broken and line.pid == pid
 
@@ -294,14 +293,14 @@ class PostgresDatabase:
 
 
 def _take_long(line: Line) -> None:
-    """Of a transaction: it tells or takes everything, as fast as who is at the other end."""
+    """Raise the timeouts of a transaction that dumps or loads everything at its client's speed."""
     for limit in ("statement_timeout", "idle_in_transaction_session_timeout"):
         line.run(f"SET LOCAL {limit} = '{LONG_S}s'")
     line.run(f"SET LOCAL application_name = '{locks.LONG}'")
 
 
 class _Errand:
-    """A call in a thread, which another thread may end."""
+    """A call in a thread that another thread may end."""
 
     def __init__(self, shown: str) -> None:
         self.is_late = False
@@ -310,14 +309,14 @@ class _Errand:
         self._line: Line | None = None
 
     def run(self, work: Callable[[_Errand], T]) -> T:
-        """Do it, if its time is not over already."""
+        """Run it, unless already timed out."""
         if self.is_late:
             raise HistoryUnavailable(f"the history at {self._shown} has too much to do")
         return work(self)
 
     @contextlib.contextmanager
     def on(self, line: Line) -> Iterator[None]:
-        """It uses this line now."""
+        """Use this line while inside."""
         with self._mutex:
             self._line = line
             if self.is_late:
@@ -329,7 +328,7 @@ class _Errand:
                 self._line = None
 
     def expire(self) -> None:
-        """Its time is over."""
+        """Time out: cut its line."""
         with self._mutex:
             self.is_late = True
             if self._line is not None:
@@ -337,7 +336,7 @@ class _Errand:
 
 
 class _Door:
-    """Opens connections. While the server is away it makes few wait for it."""
+    """Opens connections. While the server is down, few calls wait for it."""
 
     def __init__(self, address: Address) -> None:
         self._address = address
@@ -345,11 +344,11 @@ class _Door:
         self._failure: HistoryUnavailable | None = None
 
     def enter(self) -> Line:
-        """A new connection; raises what `open_line` does."""
+        """Open a connection; raises as `open_line`."""
         failure = self._failure
         if failure is not None and time.monotonic() < self._failed_at + DOWN_S:
             raise HistoryUnavailable(failure.message, why=failure.why)
-        # A restart is waited for once; as long as it does not come back all others hear at once.
+        # Only the first call waits for a restart; until the server is back others fail at once.
         ends_at = time.monotonic() + (GRACE_S if failure is None else 0)
         while True:
             try:
@@ -371,7 +370,7 @@ async def open_database(address: Address) -> PostgresDatabase:
         HistoryUnavailable, HistoryDenied, HistoryRefused, HistoryTooNew, HistoryCorrupt: it cannot be
             used.
     """
-    # A thread of its own: whoever stops waiting for a host that says nothing does not wait for that.
+    # In its own thread: a caller can stop waiting for a host that does not answer.
     await in_own_thread(lambda: open_line(address).close())
     database = PostgresDatabase(address)
     try:

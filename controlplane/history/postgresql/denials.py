@@ -1,8 +1,7 @@
-"""Whether a PostgreSQL that cannot be used is away, or denies us.
+"""Whether an unusable PostgreSQL is unavailable, or denies us access.
 
-libpq hands on no SQLSTATE of a connection that was not made, so that its words decide there: of the
-server in English, or of libpq. What says nothing that is known here counts as away: waiting changes
-nothing, and shows the words.
+libpq passes on no SQLSTATE of failed connections, so the message decides: the server's in English, or
+libpq's. Unknown messages count as unavailable: waiting is harmless, and shows the message.
 """
 
 from __future__ import annotations
@@ -42,17 +41,17 @@ _ONE_OF_SEVERAL: Final = re.compile(r"^- (host: .*, port: .*), hostaddr: [^:]*: 
 
 
 def denial(code: str, words: str) -> str:
-    """What to try where a server is there and denies us; "" while it is away, or busy with itself.
+    """Return advice if a server denies access; "" if it is unavailable, or not ready.
 
-    Of several hosts one that is only away may yet let us in. Of the addresses of one host, none will.
+    Of several hosts all must deny: an unavailable one may still accept. Of the addresses of one host, one suffices.
 
     Args:
-        code: the SQLSTATE, which decides; "" where there is none.
-        words: all that psycopg says.
+        code: the SQLSTATE, which decides; "" if there is none.
+        words: psycopg's whole message.
     """
     if code:
         return next((advice for start, advice in _BY_CODE if code.startswith(start)), "")
-    # What comes first is the last failure once more.
+    # The first piece repeats the last failure.
     _, *found = _ONE_OF_SEVERAL.split(words)
     if not found:
         return _advice(words)

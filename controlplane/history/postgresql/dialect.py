@@ -1,4 +1,4 @@
-"""What PostgreSQL says differently; see sql.interface.Dialect."""
+"""PostgreSQL's dialect; see sql.interface.Dialect."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ class PostgresDialect:
         return f"strpos({column}, :{name}) > 0"
 
     def any_text(self, text: str) -> Any:
-        """See Dialect. As bytes: a text of PostgreSQL cannot have the character NUL."""
+        """See Dialect. As bytes: PostgreSQL's texts cannot have the character NUL."""
         return text.encode()
 
     def text_of(self, kept: Any) -> str:
@@ -61,7 +61,7 @@ class PostgresDialect:
     def next_chunks(
         self, connection: Connection, streams: Collection[int], after: int, limit: int
     ) -> list[int]:
-        """See Dialect. For each stream along its index, in one question."""
+        """See Dialect. For each stream along its index, in one query."""
         rows = connection.execute(
             "SELECT next.id FROM unnest(CAST(:streams AS bigint[])) AS stream (id), LATERAL ("
             " SELECT chunks.id FROM chunks WHERE chunks.stream_id = stream.id"
@@ -73,7 +73,7 @@ class PostgresDialect:
 
 
 def pattern_of(glob: str) -> str:
-    """A glob of domain.names.fits_glob as an advanced regular expression of PostgreSQL."""
+    """Convert a glob of domain.names.fits_glob to a PostgreSQL advanced regular expression."""
     return f"^{''.join(_pieces(glob))}$"
 
 
@@ -95,10 +95,10 @@ def _pieces(glob: str) -> Iterator[str]:
 
 
 def _end_of_set(glob: str, at: int) -> int:
-    """Where the set that begins at `at` is closed; -1 when nothing closes it."""
+    """The position of the `]` of the set that begins at `at`; -1 if it is not closed."""
     if glob.startswith("!", at):
         at += 1
-    # A bracket that comes first is one of the set.
+    # A leading bracket is a member of the set.
     return glob.find("]", at + 1)
 
 
@@ -111,7 +111,7 @@ def _set(inside: str) -> str:
 
 
 def _runs(text: str) -> list[str]:
-    """The text cut at each `-` that makes a range; ranges that hold nothing are left out."""
+    """Split the text at each `-` of a range, without empty ranges."""
     runs: list[str] = []
     begin, at = 0, 1
     while (at := text.find("-", at)) >= 0:
@@ -135,7 +135,7 @@ def _members(runs: list[str]) -> Iterator[str]:
 
 
 def _one(sign: str) -> str:
-    """One character for itself, in a set or outside; NUL as one that is in no text either."""
+    """A literal character, in a set or outside; NUL becomes one that is in no text either."""
     if sign.isascii() and sign.isalnum():
         return sign
     return f"\\U{ord(sign) or 0xFFFD:08X}"

@@ -19,7 +19,7 @@ class PostgresHistory(History):
 
 
 async def check_postgresql(url: str) -> None:
-    """Connect to the history and leave it as it is; raises what `open_postgresql` does."""
+    """Connect to the history without changing it; raises as `open_postgresql`."""
     address = read_address(url)
     await in_own_thread(lambda: open_line(address).close())
 
@@ -29,16 +29,15 @@ async def open_postgresql(
 ) -> PostgresHistory:
     """Connect to, check and migrate the history at postgresql://USER[:PASSWORD]@HOST[:PORT]/DATABASE.
 
-    Parameters are libpq's. To another host `sslmode=verify-full` (or verify-ca) must be among
-    them; the password better comes from a file (`passfile=...`, PGPASSFILE, ~/.pgpass). No error
-    and no log shows it. The role must own the database, or may create tables in it.
-    `metric_names`: see History.
+    Parameters are libpq's. Another host needs `sslmode=verify-full` (or verify-ca); the password
+    should come from a file (`passfile=...`, PGPASSFILE, ~/.pgpass). It is in no error and no log.
+    The role must own the database, or may create tables in it. `metric_names`: see History.
 
     Raises:
-        HistoryRefused: the URL or the database must not be used: what it says why.
+        HistoryRefused: the URL or the database is unsafe; the text says why.
         HistoryUnavailable: it cannot be reached.
-        HistoryDenied: it does not let us in.
-        HistoryTooNew, HistoryCorrupt: it cannot be understood.
+        HistoryDenied: it denies access.
+        HistoryTooNew, HistoryCorrupt: it cannot be read.
     """
     database = await open_database(read_address(url))
     return PostgresHistory(database, clock, metric_names=metric_names)

@@ -1,4 +1,4 @@
-"""What other control planes commit, told to our followers (LISTEN/NOTIFY)."""
+"""Notifies our followers of other control planes' commits (LISTEN/NOTIFY)."""
 
 from __future__ import annotations
 
@@ -23,15 +23,15 @@ if TYPE_CHECKING:
 
 CHANNEL: Final = "nsml_history"
 MOST_PAYLOAD_BYTES: Final = 7_000
-"""PostgreSQL takes less than 8,000 in a notice."""
+"""PostgreSQL's limit of a notification is just under 8,000."""
 _TURN_S: Final = 10.0
-"""After this long without a notice we ask whether the server is still there."""
+"""After this time without a notification we check that the server still answers."""
 _AGAIN_S: Final = (0.05, 0.2, 0.5, 1.0)
 _ANSWER_S: Final = 5.0
 
 
 def payloads(touched: Collection[str]) -> Iterator[str]:
-    """The notices that name everything that was touched."""
+    """Yield notifications with all touched names."""
     held: list[str] = []
     size = 0
     for name in sorted(touched):
@@ -47,13 +47,13 @@ def payloads(touched: Collection[str]) -> Iterator[str]:
 
 
 class Listening:
-    """A connection of its own, and a thread that waits on it; connects again by itself.
+    """Its own connection, and a thread that waits on it; reconnects automatically.
 
-    After each connection every follower is told once: so nothing is missed that was committed while
-    there was none.
+    After each connect every follower is notified once: so commits during an interruption are not
+    missed.
 
     Args:
-        ours: whether a process of the server is the one that we write with: its followers know.
+        ours: whether a server pid is that of our writing connection: followers know its commits.
     """
 
     def __init__(self, address: Address, changes: Changes, ours: Callable[[int], bool]) -> None:
@@ -67,11 +67,11 @@ class Listening:
         self._thread = threading.Thread(target=self._run, name="history.listen", daemon=True)
 
     def start(self) -> None:
-        """Begin."""
+        """Start the thread."""
         self._thread.start()
 
     def end(self) -> None:
-        """Stop, and wait until the thread has; blocking, for the time of one attempt to connect."""
+        """Stop, and wait for the thread; blocking, for at most one attempt to connect."""
         self._ended.set()
         line = self._line
         if line is not None:
@@ -112,7 +112,7 @@ class Listening:
             for notice in line.notices(_TURN_S):
                 if not self._ours(notice.pid):
                     self._tell(partial(self._changes.tell, notice.payload.split("\n")))
-            # A server that stands still would otherwise never be missed.
+            # Otherwise a hanging server would never be noticed.
             watch = threading.Timer(_ANSWER_S, line.cut)
             watch.start()
             try:

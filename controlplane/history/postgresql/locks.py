@@ -1,10 +1,10 @@
-"""The locks by which several control planes write one after the other, and who must give them up.
+"""Locks that serialize the writes of several control planes, and the release of stalled holders.
 
-PostgreSQL itself ends what takes too long (`statement_timeout`), and who holds locks and says nothing
-(`idle_in_transaction_session_timeout`). Neither runs for one whose client stands still with half of
-what it had to say said: between two rows of a pipeline, after a Flush, within a long parameter. The
-server waits for the rest without a limit, and TCP goes on acknowledging for the client. So whoever
-waits for a lock (`lock_timeout`) looks now and then for such ones, ends them, and waits on.
+PostgreSQL itself ends slow statements (`statement_timeout`), and idle transactions with locks
+(`idle_in_transaction_session_timeout`). Neither covers a client that stalls in the middle of a
+message sequence: between two rows of a pipeline, after a Flush, within a long parameter. The server
+waits for the rest without a limit, and TCP keeps acknowledging for the client. So waiters for a lock
+(`lock_timeout`) search for such holders now and then, end them, and keep waiting.
 """
 
 from __future__ import annotations
@@ -20,15 +20,15 @@ if TYPE_CHECKING:
     from controlplane.history.postgresql.connection import Line
 
 STILL_S: Final = 2.0
-"""How long the server hears nothing from one that is ended: as where it looks itself."""
+"""Silence after which a holder is ended: the same as the server's own timeout."""
 PATIENCE_S: Final = 8.0
-"""How long anybody waits for locks of one that is not ended."""
+"""How long a caller waits for locks of an active holder."""
 LONG: Final = "nsml copying"
-"""The application_name of what may take its time between two statements, as a restore does."""
+"""The application_name of transactions that may pause between statements, such as a restore."""
 
 _LOG = structlog.get_logger()
-# Of this role and database alone. Who only reads has neither kind of lock. What is chosen is fixed
-# first (MATERIALIZED): the planner would ask pg_terminate_backend of others before that.
+# Only this role and database. Readers have neither kind of lock. The selection comes first
+# (MATERIALIZED): otherwise the planner could call pg_terminate_backend on others.
 _END_THEM: Final = """
 WITH standing AS MATERIALIZED (
     SELECT pid, host(client_addr) AS client, clock_timestamp() - state_change AS still
@@ -46,7 +46,7 @@ WHERE pg_terminate_backend(pid)
 
 
 def lock(line: Line, touched: Collection[str]) -> None:
-    """Let no other process touch these until the transaction ends; always in one order."""
+    """Lock these names against other processes until the transaction ends, in a fixed order."""
     if touched:
         keys = sorted(_key(name) for name in touched)
         line.execute(
@@ -56,10 +56,10 @@ def lock(line: Line, touched: Collection[str]) -> None:
 
 
 def free(line: Line) -> None:
-    """End transactions that hold locks and whose clients stand still.
+    """End transactions that hold locks and have stalled clients.
 
-    What they had done is undone. Their clients find the connection lost when they wake, and repeat
-    it as after any loss.
+    They are rolled back. When their clients resume, they find the connection lost, and retry as
+    after any loss.
     """
     ended = line.execute(_END_THEM, {"still_s": STILL_S, "long": LONG}).fetchall()
     for pid, client, still_s in ended:

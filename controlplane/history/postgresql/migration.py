@@ -1,7 +1,7 @@
-"""The steps of PostgreSQL's tables, and how an older database takes them: all that it lacks in one transaction.
+"""The steps of PostgreSQL's tables, and the migration of an older database: all missing steps in one transaction.
 
 `schema_versions` has a row for each step taken. Several control planes may start at once: they take the steps under
-one lock, and whoever comes second finds them taken.
+one lock, so the second one finds them taken.
 """
 
 from __future__ import annotations
@@ -80,7 +80,7 @@ STEPS: Final[tuple[Step, ...]] = (
         PROPERTIES,
         *FIRST,
         SESSIONS,
-        # The newest reading of each node, whichever control plane it came to.
+        # The newest reading of each node, received by any control plane.
         Table(
             "readings",
             "node text, boot_id text, sequence int, received_at real, body bytes",
@@ -90,7 +90,7 @@ STEPS: Final[tuple[Step, ...]] = (
         Statement(postgresql=_ONLY_ADDED),
     ),
     *LATER[:3],
-    # What came to each control plane last of its nodes; see history.sql.telemetry.
+    # The newest readings received by each control plane; see history.sql.telemetry.
     (
         Table(
             "newest_readings",
@@ -105,7 +105,7 @@ STEPS: Final[tuple[Step, ...]] = (
 
 
 def migrate(line: Line, shown: str) -> None:
-    """Take every step that the database lacks; HistoryTooNew when it has more than there are."""
+    """Take every missing step; HistoryTooNew if the database has more than this version."""
     with line.transaction():
         line.run(f"SET LOCAL lock_timeout = '{MIGRATION_S}s'")
         line.run(f"SET LOCAL statement_timeout = '{MIGRATION_S}s'")

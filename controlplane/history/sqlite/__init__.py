@@ -1,4 +1,4 @@
-"""The history on SQLite; the only place of the control plane's history that knows SQL."""
+"""The history on SQLite, for one control plane."""
 
 from __future__ import annotations
 

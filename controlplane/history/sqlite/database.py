@@ -1,9 +1,9 @@
 """One SQLite database: one connection writes and checkpoints, others only read.
 
 SQLite up to 3.51.2 can corrupt a write-ahead log that two connections write or checkpoint at once;
-so there is one that does, transactions are shared by whoever waits (group commit), and readers are
-opened read-only. A lock file keeps other processes out. Each transaction is on disk (synchronous
-FULL) before anybody hears of it.
+so only one does, transactions are shared by waiting callers (group commit), and readers are opened
+read-only. A lock file keeps other processes out. Each transaction is on disk (synchronous FULL)
+before it is reported.
 """
 
 from __future__ import annotations
@@ -91,7 +91,7 @@ class SqliteDatabase:
         return await self.write(work)
 
     def go_on(self, connection: Connection, table: str) -> None:
-        """See portable.Snapshots. They do by themselves."""
+        """See portable.Snapshots. Not needed on SQLite."""
 
     def _open_view(self) -> sqlite3.Connection:
         with translated(self._path):
@@ -102,11 +102,11 @@ class SqliteDatabase:
                 return copy
             reader = _open_reader(self._path)
             reader.execute("BEGIN")
-            reader.execute("SELECT 1 FROM schema_versions").fetchone()  # from here on nothing moves
+            reader.execute("SELECT 1 FROM schema_versions").fetchone()  # begins the snapshot
             return reader
 
     async def close(self) -> None:
-        """Close every connection; the writer last, so that it makes the last checkpoint."""
+        """Close all connections; the writer last, so that it makes the last checkpoint."""
         async with self._batches.turn:
             await to_its_end(self._run(self._close))
 
@@ -131,7 +131,7 @@ class SqliteDatabase:
             part.is_settled = True
 
     def _attempt(self, part: BatchItem[Connection, Any]) -> None:
-        """Do its work inside a savepoint, and keep what it raises for its caller."""
+        """Do its work inside a savepoint, and keep its exception for its caller."""
         self._writer.execute("SAVEPOINT part")
         try:
             with translated(self._path):
@@ -162,7 +162,7 @@ class SqliteDatabase:
                     reader.close()
 
     def _reader(self) -> sqlite3.Connection:
-        """One that is idle, or another one; other threads ask at the same time."""
+        """Return an idle reader, or a new one; called by several threads at once."""
         try:
             return self._idle.pop()
         except IndexError:
@@ -181,8 +181,8 @@ class SqliteDatabase:
 def open_database(path: Path | str, run: Offload) -> SqliteDatabase:
     """Open and check the database at `path`, or an empty one in memory for ":memory:".
 
-    Raises HistoryCorrupt when it is damaged, HistoryTooNew when a newer version wrote it, and
-    HistoryUnavailable when another process has it open or the disk refuses. Blocking.
+    Raises HistoryCorrupt if it is damaged, HistoryTooNew if a newer version wrote it, and
+    HistoryUnavailable if another process has it open or the disk fails. Blocking.
     """
     if str(path) == MEMORY:
         writer = _with_functions(
@@ -203,7 +203,7 @@ def open_database(path: Path | str, run: Offload) -> SqliteDatabase:
 
 @contextlib.contextmanager
 def translated(path: str) -> Iterator[None]:
-    """SQLite's errors by the history's names; programming mistakes pass through."""
+    """Translate SQLite's errors to the history's; programming mistakes pass through."""
     try:
         yield
     except sqlite3.IntegrityError as error:
@@ -220,7 +220,7 @@ def translated(path: str) -> Iterator[None]:
 
 
 def corrupt(path: str, evidence: str) -> HistoryCorrupt:
-    """The one sentence about a damaged database."""
+    """The error for a damaged database."""
     return HistoryCorrupt(
         f"the history at {path} is damaged",
         why=evidence,
@@ -264,13 +264,13 @@ def _open_reader(path: str) -> sqlite3.Connection:
 
 
 def _with_functions(connection: sqlite3.Connection) -> sqlite3.Connection:
-    """Give a connection that reads what statements call by our rules, not SQLite's."""
+    """Register our own functions used in queries."""
     connection.create_function("fits_glob", 2, fits_glob, deterministic=True)
     return connection
 
 
 def _lock(place: Path) -> int:
-    """Hold the lock file for as long as the descriptor that this gives is open."""
+    """Lock the lock file while the returned descriptor is open."""
     import fcntl  # noqa: PLC0415 - a control plane runs on POSIX; importing this module does not ask
 
     path = place.with_name(place.name + ".lock")

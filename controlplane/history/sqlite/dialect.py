@@ -1,4 +1,4 @@
-"""What SQLite says differently; see sql.interface.Dialect."""
+"""SQLite's dialect; see sql.interface.Dialect."""
 
 # ruff: noqa: S608 - statements are put together from constants here; values are parameters
 
@@ -17,14 +17,14 @@ _NAMES_AT_ONCE: Final = 500
 
 
 class SqliteDialect:
-    """See Dialect. `fits_glob` is our own function, given to each connection."""
+    """See Dialect. `fits_glob` is our own function, registered on each connection."""
 
     now = ""
     for_update = ""  # one connection writes
     size = "SELECT page_count * page_size FROM pragma_page_count(), pragma_page_size()"
 
     def many(self, values: Collection[Any]) -> Any:
-        """See Dialect. What json_each gives ends at a NUL, and would be another text."""
+        """See Dialect. json_each cuts texts at a NUL, which would give another text."""
         return json.dumps([one for one in values if not (isinstance(one, str) and "\0" in one)])
 
     def among(self, column: str, name: str) -> str:
@@ -70,7 +70,7 @@ class SqliteDialect:
     def next_chunks(
         self, connection: Connection, streams: Collection[int], after: int, limit: int
     ) -> list[int]:
-        """See Dialect. Stream by stream: one query over all would sort every row that is left."""
+        """See Dialect. Stream by stream: one query over all would sort all remaining rows."""
         ids: list[int] = []
         for stream_id in streams:
             ids += [

@@ -20,11 +20,11 @@ class SqliteHistory(History):
 async def open_history(
     path: Path | str, *, clock: Clock, run: Offload, metric_names: int | None = None
 ) -> SqliteHistory:
-    """Open, check and migrate the history at `path` (":memory:" for one that is not kept).
+    """Open, check and migrate the history at `path` (":memory:" for a temporary one).
 
     `metric_names`: see History.
 
-    Raises HistoryCorrupt, HistoryTooNew, or HistoryUnavailable when another process has it.
+    Raises HistoryCorrupt, HistoryTooNew, or HistoryUnavailable if another process has it open.
     """
     database = await run(lambda: open_database(path, run))
     return SqliteHistory(database, clock, metric_names=metric_names)

@@ -1,4 +1,4 @@
-"""The steps of SQLite's tables, and how an older database takes them: forward only, each in one transaction.
+"""The steps of SQLite's tables, and the migration of an older database: forward only, each in one transaction.
 
 `schema_versions` has a row for each step taken.
 """
@@ -56,8 +56,8 @@ class SqlitePrinter(Printer):
         yield from self.indexes(table)
 
     def create(self, table: Table) -> str:
-        """What makes the table without its indexes."""
-        # Its import costs more than a start: only a database that changes pays for it.
+        """The statement to create the table without its indexes."""
+        # Its import costs more than a start: only migrations pay for it.
         from sqlite_utils import Database  # noqa: PLC0415
 
         columns, key = columns_of(table.columns), names_of(table.key)
@@ -74,7 +74,7 @@ class SqlitePrinter(Printer):
         )
 
     def indexes(self, table: Table) -> Iterator[str]:
-        """The indexes of a table that is there."""
+        """The statements to create an existing table's indexes."""
         for kind, all_columns in (("UNIQUE INDEX", table.unique), ("INDEX", table.indexes)):
             for columns in all_columns:
                 name = "_".join(("idx", table.name, *names_of(columns)))
@@ -98,7 +98,7 @@ STEPS: Final[tuple[Step, ...]] = (
             for change in (("updates", "UPDATE"), ("deletes", "DELETE"))
         ),
     ),
-    # One folded text to search in, instead of columns of which SQLite folds ASCII letters only.
+    # One case-folded text to search in: in the columns SQLite would fold only ASCII letters.
     (
         _NEW_SESSIONS,
         Statement(
@@ -116,7 +116,7 @@ STEPS: Final[tuple[Step, ...]] = (
 
 
 def migrate(connection: sqlite3.Connection, path: str) -> None:
-    """Take every step that the database lacks; HistoryTooNew when it has more than there are."""
+    """Take every missing step; HistoryTooNew if the database has more than this version."""
     version = _version(connection)
     refuse_newer(version, STEPS, path)
     connection.create_function("casefold", 1, str.casefold, deterministic=True)
@@ -132,7 +132,7 @@ def migrate(connection: sqlite3.Connection, path: str) -> None:
 
 @contextlib.contextmanager
 def transaction(connection: sqlite3.Connection) -> Iterator[None]:
-    """A transaction around the body: committed at its end, undone when it raises."""
+    """Run the body in a transaction: committed at its end, rolled back if it raises."""
     connection.execute("BEGIN IMMEDIATE")
     try:
         yield

@@ -1,4 +1,4 @@
-"""Distinct bytes by owner and kind, of any number of references: in a temporary file, not in memory."""
+"""Counts distinct bytes by owner and kind, of any number of references: in a temporary file, not in memory."""
 
 from __future__ import annotations
 
@@ -15,22 +15,22 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
 
 H = TypeVar("H", bound=Hashable)
-"""For whom it counts."""
+"""The owner of counted bytes."""
 
 Note = tuple[int, str, str]
 """Period, caller, and the first 32 digits of a digest."""
 
 LEAST_BYTES: Final = 4 << 10
-"""What an object counts for at least: it takes a block and an inode."""
+"""Minimum counted size of an object: it takes a block and an inode."""
 
 KEY_CHARS: Final = 32
-"""Of a digest: 128 bits, for which nobody finds a second blob."""
+"""Kept characters of a digest: 128 bits, without feasible collisions."""
 
 _CACHE_KIB: Final = 32 << 10
 
 
 class TallyFailed(NsmlError):
-    """Nothing can be counted: the disk of temporary files is full, or there is none."""
+    """The count failed: the disk of temporary files is full, or missing."""
 
     reason = "TALLY_FAILED"
 
@@ -44,14 +44,14 @@ def _named() -> Iterator[None]:
 
 
 class Tally(Generic[H]):
-    """First everything that refers, then the notes of who has sent what, then the objects.
+    """Takes first all references, then the records of sent blobs, then the objects.
 
-    Nothing here waits for others, but for the disk: it runs in a thread, one call at a time. Each may raise TallyFailed.
+    Blocks only on the disk: it runs in a thread, one call at a time. Each may raise TallyFailed.
     """
 
     @_named()
     def __init__(self) -> None:
-        # "": a file that SQLite removes when it is closed, or when the process ends.
+        # "": a temporary file, removed by SQLite when closed, or at the end of the process.
         self._file = sqlite3.connect("", isolation_level=None, check_same_thread=False)
         self._file.execute("PRAGMA journal_mode = OFF")
         self._file.execute(f"PRAGMA cache_size = -{_CACHE_KIB}")
@@ -63,7 +63,7 @@ class Tally(Generic[H]):
         self._file.execute(
             "CREATE TABLE page (digest BLOB PRIMARY KEY, size INTEGER) WITHOUT ROWID"
         )
-        # One transaction, which never ends: what is cached is written where it has no room, not after each row.
+        # One transaction, which never ends: pages are written when the cache is full, not after each row.
         self._file.execute("BEGIN")
         self._owners: dict[H, int] = {}
         self._sums: defaultdict[tuple[int, int], int] = defaultdict(int)
@@ -74,17 +74,17 @@ class Tally(Generic[H]):
 
     @_named()
     def refer(self, owner: H, kind: KeptKind, digests: Iterable[str]) -> int:
-        """Count blobs for an owner, each once, as the first kind it came as; how many came."""
+        """Count blobs for an owner, each once, by its first kind; return the number of digests."""
         return self._add("refs", owner, kind, digests)
 
     @_named()
     def release(self, owner: H, digests: Iterable[str]) -> int:
-        """Blobs that an owner has let go of: what nothing else of theirs refers to was not sent, either."""
+        """Add blobs released by an owner: unless still referred to, they do not count as sent, either."""
         return self._add("released", owner, KeptKind.UNUSED, digests)
 
     @_named()
     def note(self, notes: Iterable[tuple[Note, H]]) -> list[Note]:
-        """Count what owners have sent and do not refer to; the notes of what they released.
+        """Count blobs sent by owners and not referred to; return the records of released ones.
 
         Args:
             notes: each with its owner.
@@ -104,7 +104,7 @@ class Tally(Generic[H]):
 
     @_named()
     def store(self, objects: Iterable[tuple[str, int]]) -> None:
-        """Add the sizes of objects, each by its digest, for all who refer to it."""
+        """Add the sizes of objects, by digest, to all owners referring to them."""
         self._file.execute("DELETE FROM page")
         self._file.executemany(
             "INSERT OR IGNORE INTO page VALUES (?, ?)",
@@ -117,7 +117,7 @@ class Tally(Generic[H]):
             self._sums[owner, kind] += size
 
     def figures(self) -> Mapping[H, Mapping[str, int]]:
-        """The sums so far: bytes by owner and by the name of the kind."""
+        """The sums so far: bytes by owner and name of the kind."""
         names = {number: owner for owner, number in self._owners.items()}
         found: dict[H, dict[str, int]] = {}
         for (owner, kind), size in sorted(self._sums.items()):
