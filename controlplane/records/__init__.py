@@ -1,1 +1,1 @@
-"""Records of sessions: logs and metrics taken in, downsampled, archived, let go, summed up."""
+"""Records of sessions: ingest, downsampling, archiving, retention and summaries of logs and metrics."""

@@ -1,4 +1,4 @@
-"""Moves the logs of sessions that ended some time ago into the object store."""
+"""Moves logs into the object store some time after their session ended."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ if TYPE_CHECKING:
 
 
 class Archiving(Rounds[StreamKey]):
-    """The leader's. Two at a time would do no harm: see SqlStreams.archive.
+    """Runs on the leader. Two at a time would be harmless: see SqlStreams.archive.
 
     Args:
-        after_s: how long after its end a session's logs stay where they are.
+        after_s: how long after its end a session's logs stay in the history.
     """
 
     name = "archiving"

@@ -1,4 +1,4 @@
-"""Folds what programs report into coarser levels, behind its commit, so that plots are read at once."""
+"""Folds committed reports into coarser levels in the background, so that plots are fast to read."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 class Folding(Rounds[str]):
-    """Runs on every control plane. Two that fold one session do no harm: see History.series."""
+    """Runs on every control plane. Two folding one session are harmless: see History.series."""
 
     name = "folding"
     look_every_s = 2.0

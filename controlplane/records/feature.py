@@ -1,4 +1,4 @@
-"""What sessions reported: logs, metrics, and how long they are kept in which form."""
+"""Reports of sessions: logs, metrics, and their retention."""
 
 from __future__ import annotations
 
@@ -17,19 +17,19 @@ if TYPE_CHECKING:
 
 
 def logs(core: Core) -> Logs:
-    """Logs, wherever they lie."""
+    """Logs, in the history or the object store."""
     return Logs(history=core.history, objects=core.objects, run=core.offload)
 
 
 def last_reports(core: Core) -> LastReports:
-    """The last values of running sessions, for all who watch."""
+    """The last values of running sessions, for all watchers."""
     return LastReports(
         state=core.state, history=core.history, usages=core.shared(usages), clock=core.clock
     )
 
 
 def wire(core: Core) -> Feature:
-    """Downsample metrics; the leader archives logs and drops points that are too old."""
+    """Downsample metrics; the leader archives logs and drops expired points."""
     archiving = Archiving(
         history=core.history,
         logs=core.shared(logs),

@@ -41,14 +41,14 @@ _MOST_TOLD: Final = 1_000
 MOST_FOLDER_CHARS: Final = 2_048
 MOST_REASON_CHARS: Final = 2_048
 MOST_SUMMARY_BYTES: Final = 16 << 10
-"""What a checkpoint says of the reports before it; a listing of thousands has to stay readable."""
+"""Most bytes of a checkpoint's summary; larger ones are dropped: listings of thousands must stay readable."""
 
 
 class Ingestor:
-    """Takes what agents read from spools.
+    """Stores records that agents read from spools.
 
     Args:
-        saved: is told the id of a session that saved a checkpoint.
+        saved: called with the id of a session that saved a checkpoint.
     """
 
     def __init__(
@@ -64,15 +64,15 @@ class Ingestor:
         self._history = history
         self._rights = rights
         self._told: LruDict[str, None] = LruDict(_MOST_TOLD)
-        """Sessions of which it was said that they show more than is kept."""
+        """Sessions with a logged warning about media over the limit."""
 
     async def ingest(
         self, caller: NodeCaller, chunks: Sequence[Chunk], sample: NodeSample | None
     ) -> dict[StreamKey, int]:
-        """Store chunks and give the first position that is wanted of each stream; on disk then.
+        """Store chunks and return the next position of each stream; on disk when it returns.
 
-        Chunks of replicas that are not the node's, or of sessions that were removed, are answered
-        as stored and dropped, so that a node does not send them for ever.
+        Chunks of other nodes' replicas, or of removed sessions, are acknowledged as stored and
+        dropped, so that a node does not send them for ever.
 
         Raises:
             Unavailable: the history has no room for them now.
@@ -90,7 +90,7 @@ class Ingestor:
         if shown := [one for chunk in chunks for one in media_in(chunk)]:
             self._say_left_out(await self._history.media.tell(shown))
         if self._rationing is not None:
-            # What was saved is known all the same: it is counted by itself.
+            # Saved checkpoints and artifacts are stored in any case: they have their own limit.
             chunks = self._rationing.rationed(owned)
         if chunks:
             wanted |= await self._history.streams.append(chunks)
@@ -110,7 +110,7 @@ class Ingestor:
     async def _owned(
         self, caller: NodeCaller, chunks: Sequence[Chunk]
     ) -> tuple[dict[StreamKey, int], list[tuple[Chunk, Session]]]:
-        """What is wanted next of streams that are not the node's; the other chunks with their sessions."""
+        """Return the next positions of other nodes' streams, and the own chunks with their sessions."""
         refused: dict[StreamKey, int] = {}
         owned = []
         for chunk in chunks:
@@ -131,7 +131,7 @@ class Ingestor:
         return refused, owned
 
     def _own(self, sample: NodeSample) -> NodeSample:
-        """Without what it says of replicas that are not the node's."""
+        """Remove the readings of other nodes' replicas."""
         if not sample.replicas:
             return sample
         placed = self._rights.placed(sample.node)
@@ -139,7 +139,7 @@ class Ingestor:
         return sample if len(own) == len(sample.replicas) else replace(sample, replicas=tuple(own))
 
     def _say_left_out(self, left_out: Mapping[str, int]) -> None:
-        """Once a session; whoever looks for what is not there, `nsml media` says it to."""
+        """Log it once per session; `nsml media` shows it to users."""
         for session_id, files in left_out.items():
             if session_id not in self._told:
                 self._told.keep(session_id, None)
@@ -147,7 +147,7 @@ class Ingestor:
 
 
 class _Told(msgspec.Struct):
-    """A checkpoint record: written by a program, which may lie in every field."""
+    """A checkpoint record: written by a program, so no field is trusted."""
 
     kind: Literal["checkpoint"]
     time: Annotated[float, msgspec.Meta(ge=0, lt=LATEST_TIME)]
@@ -165,7 +165,7 @@ _DECODER = msgspec.json.Decoder(_Told)
 
 
 def checkpoints_in(chunk: Chunk, node: str) -> Iterator[Checkpoint]:
-    """The checkpoints that a chunk's records tell of."""
+    """Yield the checkpoints in a chunk's records."""
     for told in records_of_kind(chunk, "checkpoint", _DECODER):
         yield _checkpoint(chunk.stream, told, node)
 

@@ -1,7 +1,7 @@
-"""Lines of logs that fit a pattern: page by page, in bounded memory, in time that grows with the log alone.
+"""Finds lines of logs that match a pattern: page by page, in bounded memory, in time linear in the log.
 
-Patterns come from users. RE2 tries all of a pattern's ways at once and never goes back, so that none takes
-longer than its size times that of the text; and its size is bounded.
+Patterns come from users. RE2 does not backtrack, so a match takes at most the pattern's size times the
+text's; and the pattern's size is bounded.
 """
 
 from __future__ import annotations
@@ -21,29 +21,29 @@ if TYPE_CHECKING:
 MOST_PATTERN_BYTES: Final = 1_000
 MOST_CONTEXT_LINES: Final = 100
 LONGEST_LINE: Final = 64 << 10
-"""What is longer is searched in parts that are as long, and counts as one line."""
+"""Longer lines are searched in parts of this length, and count as one line."""
 _LARGEST_PROGRAM: Final = 1_000
-"""Steps of a compiled pattern; any character, a hundred times, has 900."""
+"""Most steps of a compiled pattern; any character, a hundred times, has 900."""
 _MATCHER_BYTES: Final = 8 << 20
 _WHOLE_TEXT_ANCHOR: Final = re.compile(r"(?<!\\)(?:\\\\)*\\[Az]")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Search:
-    """What is looked for, as a user says it."""
+    """A search as requested by a user."""
 
     pattern: str
     is_literal: bool = False
     ignores_case: bool = False
     is_inverted: bool = False
-    """The lines that do not fit."""
+    """Select the lines that do not match."""
     context_lines: int = 0
-    """So many lines around each, too."""
+    """Lines of context before and after each match."""
 
 
 @dataclass(frozen=True, slots=True)
 class Line:
-    """A line that was found, or one beside it. `number` counts from 1; 0: not known."""
+    """A selected line, or a line of context. `number` counts from 1; 0: unknown."""
 
     offset: int
     data: bytes
@@ -51,11 +51,11 @@ class Line:
     received_at: float
     is_context: bool = False
     match: tuple[int, int] = (0, 0)
-    """From where to where in `data` a match goes; (0, 0): no match is known."""
+    """Start and end of a match in `data`; (0, 0): none known."""
 
 
 class Fitting(NamedTuple):
-    """Where a line begins and ends in a block, without its line end, and a match in it."""
+    """Start and end of a line in a block, without its line end, and a match in it."""
 
     start: int
     end: int
@@ -63,10 +63,10 @@ class Fitting(NamedTuple):
 
 
 class Matcher:
-    """A search made ready.
+    """A compiled search.
 
     Raises:
-        InvalidRequest: no pattern, one that is too large, or too many lines around.
+        InvalidRequest: invalid or too large pattern, or too many lines of context.
     """
 
     def __init__(self, search: Search) -> None:
@@ -79,7 +79,7 @@ class Matcher:
         self._find = _compiled(search).search
 
     def fitting(self, block: bytes) -> list[Fitting]:
-        """The lines of `block` that fit; it has whole lines."""
+        """Find the matching lines of `block`, which has whole lines."""
         found = []
         at = 0
         while at < len(block):
@@ -94,7 +94,7 @@ class Matcher:
         return found
 
     def _last_state(self, block: bytes, start: int, end: int) -> tuple[int, int] | None:
-        """The match in what a progress bar shows last, if it has one."""
+        """The match in the last state of a progress bar, if there is one."""
         while start < end and block[end - 1 : end] == b"\r":
             end -= 1
         last = block.rfind(b"\r", start, end) + 1
@@ -143,10 +143,10 @@ def _compiled(search: Search) -> Any:
 
 
 class Scanner:
-    """The log of one attempt going by, page after page."""
+    """Searches the log of one attempt, page after page."""
 
     def __init__(self, matcher: Matcher, *, line: int) -> None:
-        """`line`: the number of the first one; 0: not known."""
+        """`line`: the number of the first line; 0: unknown."""
         self._matcher = matcher
         self._number = line
         self._rest = b""
@@ -157,11 +157,11 @@ class Scanner:
 
     @property
     def place(self) -> tuple[int, int]:
-        """Where the first line that was not searched yet begins, and its number."""
+        """Offset and number of the first line not yet searched."""
         return self._offset, self._number
 
     def feed(self, page: LogPage) -> list[Line]:
-        """What is found in the lines that end in the next page."""
+        """Search the lines that end in the next page."""
         found: list[Line] = []
         if page.missing_bytes:
             found += self.end()
@@ -181,7 +181,7 @@ class Scanner:
         return found
 
     def end(self) -> list[Line]:
-        """What is found in a last line that has no end."""
+        """Search a last line without a line end."""
         rest, self._rest = self._rest, b""
         return self._search(rest) if rest else []
 
@@ -203,7 +203,7 @@ class Scanner:
         return found
 
     def _with_context(self, block: bytes, fitting: list[Fitting]) -> Iterator[Line]:
-        """The lines one by one: those that are wanted, and those around them, each once."""
+        """Yield the selected lines and their context, each line once."""
         matches = {start: match for start, _, match in fitting}
         start, number = 0, self._number
         while start < len(block):
@@ -234,7 +234,7 @@ class Scanner:
     ) -> Line:
         begin, finish = match or (start, start)
         if finish > start + LONGEST_LINE:
-            # What is too long to be sent as a whole is sent around the match.
+            # Of a too long line only the part around the match is sent.
             start = max(start, min(begin, end - LONGEST_LINE // 2) - LONGEST_LINE // 2)
         data = block[start : min(end, start + LONGEST_LINE)]
         offset = self._offset + start

@@ -1,4 +1,4 @@
-"""Logs, wherever their parts lie: in the history, or in blocks in the object store."""
+"""Logs, with parts in the history or in blocks in the object store."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 BLOCKS_HELD: Final = 32
-"""Blocks that were read last, a MiB each: who reads on finds the next page in one of them."""
+"""Size of the block cache, 1 MiB each: the next page of a log is mostly in the same block."""
 
 _log = structlog.get_logger()
 
@@ -34,8 +34,8 @@ _log = structlog.get_logger()
 class Logs:
     """Reads logs, and moves those of ended sessions out of the history.
 
-    Raises of what reads: Unavailable while a part of the log is in an object store that does not answer,
-    LogLost where that has lost it.
+    Reads raise Unavailable while a needed object store does not answer, and LogLost if it has lost a
+    part of the log.
     """
 
     def __init__(self, *, history: History, objects: ObjectStore, run: Offload) -> None:

@@ -1,7 +1,7 @@
-"""What is kept of reports that are over the limits of their session or user: a notice, and a gap that readers see.
+"""Replaces reports over the limits of their session or user by a notice, and a gap that readers see.
 
-A program is never stopped or slowed for what it reports: it writes to files of its own, and never waits. So
-what is over a limit is left out here, where everybody sees that it is missing.
+A program is never stopped or slowed by its reports: it writes to its own files, and never waits. So reports
+over a limit are left out here, visibly to all readers.
 """
 
 from __future__ import annotations
@@ -25,13 +25,13 @@ if TYPE_CHECKING:
 _log = structlog.get_logger()
 
 REMEMBERED: Final = 10_000
-"""Streams of which it is remembered that they are being cut: each cut has one notice."""
+"""Most remembered streams over a limit: each gets only one notice."""
 
 RECORD_BYTES: Final = 32
-"""What a record counts for beside its text."""
+"""Counted size of a record, in addition to its text."""
 
 CHUNK_BYTES: Final = 128
-"""What a chunk counts for at least, a gap too: each is a row of the history."""
+"""Minimum counted size of a chunk, or a gap: each is a row of the history."""
 
 _WORDS: Final = {
     "session_log_bytes": "this session has printed more than is kept of one session in a day",
@@ -40,21 +40,21 @@ _WORDS: Final = {
 
 
 class Rationing:
-    """Lets through what sessions may report."""
+    """Applies the limits of reports."""
 
     def __init__(self, admission: Admission) -> None:
         self._admission = admission
         self._cut: LruDict[StreamKey, None] = LruDict(REMEMBERED)
 
     def notes(self, saved: Checkpoint | Artifact) -> bool:
-        """Whether one more thing that its session saved is taken note of: each is a row that listings read."""
+        """Whether to store one more checkpoint or artifact of its session: each is a row in listings."""
         is_noted = self._admission.checkpoint(saved.session_id)
         if not is_noted:
             _log.warning("checkpoint.left_out", session=saved.session_id, name=saved.name[:80])
         return is_noted
 
     def check_room(self) -> None:
-        """Raise Unavailable while the history is at its floor: agents keep what they have, and send it later."""
+        """Raise Unavailable while the history is at its free space floor: agents keep reports, and send them later."""
         if self._admission.is_low(HISTORY):
             raise Unavailable(
                 "the platform's history is almost full",
@@ -63,7 +63,7 @@ class Rationing:
             )
 
     def rationed(self, owned: Sequence[tuple[Chunk, Session]]) -> list[Chunk]:
-        """Chunks with what is over a limit replaced by gaps. What the platform itself records is not limited."""
+        """Replace reports over a limit by gaps. The platform's own records are not limited."""
         kept: list[Chunk] = []
         for chunk, session in owned:
             kept += self._rationed(chunk, session)
@@ -86,7 +86,7 @@ class Rationing:
 
 
 def _cut(chunk: Chunk, words: str) -> Iterator[Chunk]:
-    """A gap in place of a chunk; of a log with a notice where it begins, in the place of what is left out."""
+    """Replace a chunk by a gap; in a log the gap's first bytes are replaced by a notice."""
     first = chunk.first
     if words and chunk.stream.channel is Channel.LOG:
         notice = f"\n[nsml: {words}; what follows is left out until there is room again]\n".encode()

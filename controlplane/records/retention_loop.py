@@ -1,4 +1,4 @@
-"""Lets go of what sessions reported that ended long ago: of points, then of the finest levels of series."""
+"""Retention of reports of sessions that ended long ago: deletes points, then the finest levels of series."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 class Thinning(Rounds[str]):
-    """The leader's. Two at a time would do no harm: see SqlSeries.thin.
+    """Runs on the leader. Two at a time would be harmless: see SqlSeries.thin.
 
     Args:
         points_s: how long after its end a session keeps its points; 0: for good.

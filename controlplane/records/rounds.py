@@ -1,4 +1,4 @@
-"""Work that waits for everybody else: what is due, one after the other, in turns with rests between them."""
+"""Low-priority background work: due items, one after the other, in turns with pauses between them."""
 
 from __future__ import annotations
 
@@ -18,51 +18,51 @@ if TYPE_CHECKING:
 K = TypeVar("K")
 
 REST: Final = 2.0
-"""So many times as long as a turn took nothing is done after it: reports that come in go first."""
+"""Pause after a turn, as a multiple of its duration: incoming reports go first."""
 MOST_AVOIDED: Final = 1_000
 
 
 class Rounds(ABC, Generic[K]):
-    """Each round takes some of what is due, each by its key. What fails is left alone for a while."""
+    """Each round handles some due items, by key. Failed ones are skipped for a while."""
 
     name: ClassVar[str]
-    """Of its events."""
+    """Prefix of its log events."""
     look_every_s: ClassVar[float]
-    """How often we look, when all that was due is done."""
+    """Seconds between rounds when nothing is due."""
     retry_s: ClassVar[float]
-    """Pause after the history, or what else it needs, did not answer."""
+    """Pause in seconds after the history, or another dependency, was unavailable."""
     avoided_s: ClassVar[float]
-    """How long something is left alone with which it failed."""
+    """How long a failed key is skipped, in seconds."""
     at_once: ClassVar[int] = 16
     most_turns: ClassVar[int | None] = None
-    """Of one key before others have theirs; None: until it is done."""
+    """Most turns of one key before others get theirs; None: until it is done."""
     enough: ClassVar[int] = 1
-    """So many done in a round: there may be more."""
+    """If a round did this many, more may be due."""
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
         self._avoided: dict[K, float] = {}
-        """Until when, by key."""
+        """When skipped keys are retried (monotonic), by key."""
         self._log = structlog.get_logger(self.__module__.removeprefix("controlplane."))
 
     @abstractmethod
     async def _due(self, limit: int) -> Sequence[K]:
-        """The keys of what is to be done."""
+        """The keys of due items."""
 
     @abstractmethod
     async def _turn(self, key: K) -> bool:
-        """Do some of it; whether more is to be done."""
+        """Do some of it; return whether more is left."""
 
     def _session(self, key: K) -> object:
-        """The session that the log names."""
+        """The session named in the log."""
         return key
 
     async def run(self) -> NoReturn:
-        """Do whatever is due, until cancelled."""
+        """Do all due work, until cancelled."""
         while True:
             try:
                 while await self._round():
-                    pass  # the rest after each turn is all that others wait for
+                    pass  # the pause after each turn lets others run
             except Unavailable as error:
                 self._log.warning(f"{self.name}.waits", reason=error.message)
                 await self._clock.sleep(self.retry_s)
@@ -70,7 +70,7 @@ class Rounds(ABC, Generic[K]):
                 await self._clock.sleep(self.look_every_s)
 
     async def _round(self) -> bool:
-        """Do some; whether more may be due that can be done."""
+        """Do one round; return whether more may be due."""
         now = self._clock.monotonic()
         self._avoided = {one: until for one, until in self._avoided.items() if until > now}
         done, is_more = 0, False
@@ -83,7 +83,7 @@ class Rounds(ABC, Generic[K]):
             except Unavailable:
                 raise
             except (NsmlError, ContentError) as error:
-                # What is damaged of one must not keep the others waiting.
+                # One damaged item must not block the others.
                 self._log.error(
                     f"{self.name}.failed", session=self._session(key), reason=str(error)
                 )

@@ -1,8 +1,8 @@
-"""What is seen of sessions beside their records: asked of the history for many at once, and who watches is told what changed.
+"""Facts of sessions outside their records: queried from the history in batches, with changes reported to watchers.
 
-None of it is in the store, so it has no revision there. It is numbered here instead, each change of any session by
-one more: a watcher remembers a number, and what it is still to be told is all that has a higher one. So what a watcher costs
-is what it is told, and never a look at all sessions.
+They are not in the store, so they have no revision there. Instead changes are numbered here, across all sessions:
+a watcher remembers a number, and gets all changes with higher ones. So a watcher costs as much as its changes, never
+a scan of all sessions.
 """
 
 from __future__ import annotations
@@ -34,20 +34,20 @@ if TYPE_CHECKING:
 _log = structlog.get_logger()
 
 EVERY_S: Final = 1.0
-"""Between two looks at what has changed."""
+"""Interval between checks for changes."""
 REST: Final = 20.0
-"""We rest for so many times what a look took: where very many report, looks become seldom."""
+"""Pause after a check, as a multiple of its duration: with very many reports, checks become rare."""
 AT_ONCE: Final = 500
-"""Sessions that a watcher is told of after one look; of the others after the next ones."""
+"""Most sessions reported to a watcher after one check; the others follow after the next ones."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LastReport:
-    """What is seen of a session beside its record."""
+    """Facts of a session outside its record."""
 
     number: int
     summary: Summary | None
-    """As lists carry it."""
+    """Shortened for lists."""
     checkpoints: CheckpointCount
     usage: Live | None
 
@@ -57,7 +57,7 @@ _NOTHING: Final = LastReport(number=0, summary=None, checkpoints=CheckpointCount
 
 @dataclass(slots=True)
 class _Question:
-    """What several ask the history for at the same time."""
+    """A history query shared by concurrent callers."""
 
     ids: set[str] = field(default_factory=set)
     whole_ids: set[str] = field(default_factory=set)
@@ -67,10 +67,10 @@ class _Question:
 
 
 class LastReports:
-    """Asks the history, and knows as long as somebody watches what it answered last.
+    """Queries the history, and caches the last answers while there are watchers.
 
-    Answers come one after the other. So whoever is told what is known here is never told what is older than
-    what was answered to them before.
+    Queries run one after the other. So cached values are never older than an answer already returned
+    to a caller.
     """
 
     def __init__(self, *, state: LiveState, history: History, usages: Usages, clock: Clock) -> None:
@@ -81,7 +81,7 @@ class LastReports:
         self._clock = clock
         self._turn = asyncio.Lock()
         self._question = _Question()
-        # By their numbers, the lowest first.
+        # By number, lowest first.
         self._known: dict[str, LastReport] = {}
         self._readers: dict[Reader, None] = {}
         self._touched: Touched | None = None
@@ -91,9 +91,9 @@ class LastReports:
     async def of(
         self, begun: Collection[str], *, whole: bool = False
     ) -> tuple[Mapping[str, Summary], Mapping[str, CheckpointCount]]:
-        """Summaries and counts of checkpoints of sessions that have begun; none while the history does not answer.
+        """Return summaries and checkpoint counts of started sessions; none while the history is unavailable.
 
-        Summaries as lists carry them, or `whole`.
+        Summaries are shortened for lists, unless `whole`.
         """
         if not begun:
             return {}, {}
@@ -101,10 +101,10 @@ class LastReports:
         question.ids.update(begun)
         if whole:
             question.whole_ids.update(begun)
-        # Whoever asks while an answer is on its way asks together with all others.
+        # Calls during a running query share the next one.
         async with self._turn:
             if question.summaries is None:
-                # What is asked from now on must see what is written now.
+                # Later calls must see what is written from now on.
                 if self._question is question:
                     self._question = _Question()
                 await self._ask(question)
@@ -130,7 +130,7 @@ class LastReports:
                 self._note(session_id, summary, question.counts.get(session_id, CheckpointCount()))
 
     def _forget(self, ids: Collection[str]) -> None:
-        """They are shown without what the history has: who watches is told of it later, whether it changed or not."""
+        """Uncache sessions shown without the history's facts: watchers get them later, changed or not."""
         for session_id in ids:
             self._known.pop(session_id, None)
         if self._touched is not None:
@@ -146,11 +146,11 @@ class LastReports:
                 number=self.number, summary=summary, checkpoints=count, usage=usage
             )
 
-    # Who watches
+    # Watchers
 
     @contextmanager
     def read(self, poke: Callable[[], None]) -> Iterator[Reader]:
-        """One who watches, while inside; `poke` is called when there is something to take."""
+        """Add a watcher while inside; `poke` is called when there is something to take."""
         if not self._readers:
             self._touched = self._following.enter_context(self._history.streams.touched())
             self._is_read.set()
@@ -167,11 +167,11 @@ class LastReports:
                 self._known.clear()
 
     def last(self, session_id: str) -> LastReport | None:
-        """What is known of a live session, while somebody watches."""
+        """The cached report of a live session, while there are watchers."""
         return self._known.get(session_id)
 
     def since(self, number: int) -> list[str]:
-        """The sessions of which something changed behind a number, the longest ago first."""
+        """The sessions with changes after a number, oldest change first."""
         found = []
         for session_id, known in reversed(self._known.items()):
             if known.number <= number:
@@ -180,7 +180,7 @@ class LastReports:
         return found[::-1]
 
     async def run(self) -> NoReturn:
-        """Look what has changed, while somebody watches; until cancelled."""
+        """Check for changes while there are watchers; until cancelled."""
         while True:
             await self._is_read.wait()
             begun_at = self._clock.monotonic()
@@ -209,7 +209,7 @@ class LastReports:
 
 
 class Reader:
-    """What one watcher is still to be told."""
+    """The pending changes of one watcher."""
 
     def __init__(self, reports: LastReports, poke: Callable[[], None]) -> None:
         self._reports = reports
@@ -219,7 +219,7 @@ class Reader:
         self._may = False
 
     async def begin(self, ids: Collection[str], *, is_told: bool) -> None:
-        """Go on from what is known of these now; `is_told`: the watcher is shown all of it in another way."""
+        """Continue from the current values of these; `is_told`: the watcher gets these in another way."""
         await self._reports.of(ids)
         self._told = self._reports.number
         self._waiting.clear()
@@ -227,13 +227,13 @@ class Reader:
             self._waiting.extend(one for one in ids if self._reports.last(one) is not None)
 
     def allow(self) -> None:
-        """Some more may be taken."""
+        """Allow one more `take`, if there are changes."""
         if self._waiting or self._told < self._reports.number:
             self._may = True
             self._poke()
 
     def take(self, fits: Callable[[str], bool]) -> tuple[str, ...]:
-        """The next sessions to tell of that fit, once for each time that it is allowed."""
+        """Return the next changed sessions that fit; empty unless allowed since the last call."""
         if not self._may:
             return ()
         self._may = False
