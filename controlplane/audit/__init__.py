@@ -1,1 +1,1 @@
-"""The audit trail, for administrators, and how long it is kept."""
+"""The audit trail, for administrators, and its retention."""

@@ -16,11 +16,11 @@ LOOK_EVERY_S: Final = 3600.0
 
 
 class Trimming:
-    """The leader's.
+    """Runs on the leader.
 
     Args:
-        most_rows: that are kept; 0: no limit.
-        most_bytes: about what they may take; 0: no limit.
+        most_rows: rows to keep; 0: no limit.
+        most_bytes: approximate size limit; 0: no limit.
     """
 
     def __init__(self, *, ledger: SqlLedger, clock: Clock, most_rows: int, most_bytes: int) -> None:
@@ -31,7 +31,7 @@ class Trimming:
         self._log = structlog.get_logger()
 
     async def run(self) -> NoReturn:
-        """Look now and then, until cancelled."""
+        """Trim it every LOOK_EVERY_S, until cancelled."""
         while True:
             await self._clock.sleep(LOOK_EVERY_S)
             try:

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 def wire(core: Core) -> Feature:
-    """Write the calls that the interceptor recorded, show them, and keep the trail within its limits."""
+    """Write the calls recorded by the interceptor, list them, and keep the trail within its limits."""
     trimming = Trimming(
         ledger=core.history.ledger,
         clock=core.clock,

@@ -28,7 +28,7 @@ _LONGEST_CURSOR: Final = 18
 
 
 class AuditServicer(audit_pb2_grpc.AuditServiceServicer):
-    """Rows, the newest first."""
+    """Lists rows, newest first."""
 
     def __init__(self, audit: Audit, ledger: SqlLedger, reading: Turns) -> None:
         self._reading = reading
@@ -39,7 +39,7 @@ class AuditServicer(audit_pb2_grpc.AuditServiceServicer):
     async def ListAuditRows(  # noqa: N802 - named by the contract
         self, request: pb.ListAuditRowsRequest, _: Context
     ) -> pb.ListAuditRowsResponse:
-        """A page."""
+        """Return a page."""
         if len(request.without) > MOST_WITHOUT:
             raise InvalidRequest(f"at most {MOST_WITHOUT} methods are left out")
         query = AuditQuery(
