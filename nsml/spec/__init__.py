@@ -1,1 +1,1 @@
-"""What both ends of the contract hold to: the flags of `run`, the limits of a request, names, exit codes."""
+"""Rules shared by clients and servers: the flags of `run`, the limits of a request, names, exit codes."""

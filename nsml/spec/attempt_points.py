@@ -1,9 +1,9 @@
-"""Which reported points count where a session had several attempts: one rule for charts, events, files and tables.
+"""Which reported points count in a session with several attempts: one rule for charts, events, files and tables.
 
-An attempt that goes on from a checkpoint repeats steps. Metric by metric it supersedes what earlier attempts reported
-from its first step on, of all replicas, since all of them go on together. So each replica has one value of a metric a
-step, that of the last attempt. An attempt that begins at step 0 again supersedes all. Points without a step are never
-superseded and supersede nothing: nothing says which of them are repeated.
+An attempt resumed from a checkpoint repeats steps. Metric by metric it supersedes the points of earlier attempts
+from its first step on, of all replicas, since they all resume together. So each replica has one value of a metric per
+step, that of the last attempt. An attempt that starts again at step 0 supersedes all. Points without a step are never
+superseded and supersede nothing: it is unknown which of them are repeated.
 """
 
 from __future__ import annotations
@@ -18,10 +18,10 @@ if TYPE_CHECKING:
 
 
 def superseded_from(first_steps: Mapping[int, float], attempt: int) -> float:
-    """The step from which on points of an attempt are superseded; infinity: none are.
+    """Return the first superseded step of an attempt's points; infinity: none is superseded.
 
     Args:
-        first_steps: of a metric, by attempt; of several replicas the least.
+        first_steps: of a metric, by attempt; the least of all replicas.
         attempt: from 1.
     """
     later = (step for other, step in first_steps.items() if other > attempt)
@@ -29,7 +29,7 @@ def superseded_from(first_steps: Mapping[int, float], attempt: int) -> float:
 
 
 class PointKey(NamedTuple):
-    """Where a point stands; no step: none was reported."""
+    """Key of a point; `step` is None if none was reported."""
 
     metric: Hashable
     attempt: int
@@ -38,20 +38,20 @@ class PointKey(NamedTuple):
 
 
 def place_of(point: MetricPoint) -> PointKey:
-    """Where a reported point stands."""
+    """Return the key of a reported point."""
     step = point.step if point.HasField("step") else None
     return PointKey(point.name, point.attempt, point.rank, step)
 
 
 class FirstSteps:
-    """The first steps of attempts, as points come in the order in which they were reported."""
+    """First steps of attempts, collected from points in the order of their reports."""
 
     def __init__(self) -> None:
         self._noted: set[tuple[Hashable, int, int]] = set()
         self._by_metric: dict[Hashable, dict[int, float]] = {}
 
     def note(self, place: PointKey) -> bool:
-        """Take a point; whether it supersedes points of earlier attempts that nothing superseded before."""
+        """Add a point; return whether it supersedes points of earlier attempts that were not superseded before."""
         metric, attempt, rank, step = place
         if step is None or not math.isfinite(step) or (metric, attempt, rank) in self._noted:
             return False
@@ -63,7 +63,7 @@ class FirstSteps:
         return any(other < attempt for other in known)
 
     def keeps(self, place: PointKey) -> bool:
-        """Whether a point counts, as far as is known."""
+        """Return whether a point counts, by the points added so far."""
         known = self._by_metric.get(place.metric)
         if not known or place.step is None or not math.isfinite(place.step):
             return True

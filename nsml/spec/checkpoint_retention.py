@@ -1,6 +1,6 @@
-"""Which checkpoints of a session are kept, as a text: `best:3:val/acc:max last:2`. Both ends hold to these rules.
+"""Retention rules for the checkpoints of a session, as a text: `best:3:val/acc:max last:2`. Used by clients and servers.
 
-A session may ask for `best:3 last:2`: the metric is that of its project's rules, else of the platform's.
+A session may request `best:3 last:2`: the metric is that of its project's rules, else of the platform's.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _BEST: Final = re.compile(r"best:([0-9]{1,6}):(.+):(max|min)", re.ASCII)
 
 
 class Best(NamedTuple):
-    """So many checkpoints with the largest, or the smallest, values of a metric."""
+    """Keep this number of checkpoints with the largest, or the smallest, values of a metric."""
 
     number: int
     metric: str
@@ -31,25 +31,25 @@ class Best(NamedTuple):
 
 
 class CheckpointRetention(NamedTuple):
-    """What is kept: so many of the last ones, and those of each rule; at least 1 each."""
+    """Keep the `last` newest checkpoints, and those of each `best` rule; at least 1 each."""
 
     last: int
     best: tuple[Best, ...] = ()
 
     @property
     def text(self) -> str:
-        """As it is typed."""
+        """The canonical text of the rules."""
         words = [f"best:{n}:{name}:{'max' if is_max else 'min'}" for n, name, is_max in self.best]
         return " ".join([*words, f"last:{self.last}"])
 
 
 def retention_of(text: str) -> CheckpointRetention | None:
-    """The rules that a text names; None: all checkpoints are kept.
+    """Parse retention rules; None: all checkpoints are kept.
 
     The last one is always kept, so rules without `last` have `last:1`.
 
     Raises:
-        ValueError: it is no such text; the message says why.
+        ValueError: the text is invalid; the message says why.
     """
     words = _words(text)
     if words == [KEEP_ALL]:
@@ -71,13 +71,13 @@ def retention_of(text: str) -> CheckpointRetention | None:
 
 
 def canonical(text: str) -> str:
-    """The text with which rules are stored; ValueError as `retention_of`."""
+    """Return the text in which rules are stored; ValueError as `retention_of`."""
     rules = retention_of(text)
     return KEEP_ALL if rules is None else rules.text
 
 
 def canonical_request(text: str) -> str:
-    """As `canonical`, for what a session asks for: `best:N` may leave the metric to its project (`with_metric`)."""
+    """As `canonical`, for a session's request: `best:N` may leave the metric to its project (`with_metric`)."""
     words = text.split()
     found = [one for one in map(_BEST_OF_PROJECT.fullmatch, words) if one]
     if not found:
@@ -93,9 +93,9 @@ def canonical_request(text: str) -> str:
 
 
 def with_metric(text: str, declared: Iterable[str]) -> str:
-    """The canonical request, with the metric of the first `best` among the rules in `declared` where it names none.
+    """Return the canonical request; if `best` has no metric, it gets that of the first `best` rule in `declared`.
 
-    Raises ValueError: none of them has a `best`, or the request names that metric, too.
+    Raises ValueError: `declared` has no `best` rule, or the request has a rule for that metric, too.
     """
     words = text.split()
     if not any(map(_BEST_OF_PROJECT.fullmatch, words)):

@@ -1,4 +1,4 @@
-"""How a version of a dataset is named: NAME for the newest, NAME@NUMBER, or NAME@TAG."""
+"""References to dataset versions: NAME for the newest, NAME@NUMBER, or NAME@TAG."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ TAG_RULE: Final = "1 to 64 of A-Z a-z 0-9 _ - ., beginning with a letter; not `v
 
 _TAG: Final = re.compile(r"(?!latest\Z|[vV][0-9]+\Z)[A-Za-z][A-Za-z0-9_.-]{0,63}")
 _NAME: Final = re.compile(r"(?!None\Z|.*\.\.)[A-Za-z0-9][A-Za-z0-9_.-]{0,63}")
-"""None is the middle part of the name of a session without a dataset."""
+"""Sessions without a dataset have "None" as the middle part of their name."""
 _NUMBER: Final = re.compile("[0-9]{1,10}")
 
 
 class DatasetName(NamedTuple):
-    """A version of a dataset by its number or a tag; 0 and "": the newest."""
+    """A dataset version by number or tag; 0 and "": the newest."""
 
     name: str
     version: int = 0
@@ -23,19 +23,19 @@ class DatasetName(NamedTuple):
 
 
 def is_tag(text: str) -> bool:
-    """Whether a text may be a tag."""
+    """Return whether a text is a valid tag."""
     return _TAG.fullmatch(text) is not None
 
 
 class MountedDataset(NamedTuple):
-    """A version of a dataset, and the folder of /data that a session has it at; "": the dataset's name."""
+    """A dataset version, and its folder in /data in a session; "": the dataset's name."""
 
     dataset: DatasetName
     folder: str = ""
 
 
 def mounted_dataset(text: str) -> MountedDataset:
-    """NAME, NAME@VERSION or NAME@TAG, each perhaps with =FOLDER; ValueError for what is none."""
+    """Parse NAME, NAME@VERSION or NAME@TAG, each optionally with =FOLDER; raises ValueError."""
     name, equals, folder = text.partition("=")
     if equals and not is_dataset_name(folder):
         raise ValueError(text)
@@ -43,12 +43,12 @@ def mounted_dataset(text: str) -> MountedDataset:
 
 
 def is_dataset_name(text: str) -> bool:
-    """Whether a text may be the name of a dataset, or of the folder of /data that one is mounted at."""
+    """Return whether a text is a valid name of a dataset, or of its folder in /data."""
     return _NAME.fullmatch(text) is not None
 
 
 def dataset_name(text: str) -> DatasetName:
-    """Split at the @; ValueError for what is neither a version nor a tag behind it."""
+    """Parse NAME, NAME@VERSION or NAME@TAG. Raises ValueError for an invalid version or tag."""
     name, at, version = text.partition("@")
     if not at:
         return DatasetName(name)

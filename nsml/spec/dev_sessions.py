@@ -1,4 +1,4 @@
-"""What sessions of `nsml dev` run: they wait for shells, or are a server that is opened on the user's machine."""
+"""Programs of `nsml dev` sessions: they wait for shells, or are a server opened on the user's machine."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
 WAITS: Final = ("python", "-c", "import threading; threading.Event().wait()")
-"""A session that calls Python has the environment that its code asks for, at least a bare Python."""
+"""A session that runs Python gets the environment its code requires, at least a bare Python."""
 WAITS_IN_IMAGE: Final = ("sleep", "infinity")
-"""What is in an image that somebody names need not be Python."""
+"""For a user's image, which may have no Python."""
 JUPYTER_FLAG: Final = "--jupyter"
 JUPYTER_SERVICE: Final = "jupyter"
 JUPYTER: Final = (
@@ -24,7 +24,7 @@ JUPYTER: Final = (
         f" '--allow-root', f'--ServerApp.sock=/proc/self/fd/{{run}}/tunnel/{JUPYTER_SERVICE}'])"
     ),
 )
-"""The server listens on a Unix socket of the session alone. Through an open folder its path is always short enough."""
+"""The server listens only on a Unix socket of the session. The path through an open folder is always short enough for it."""
 CODE_SERVER_FLAG: Final = "--code-server"
 CODE_SERVER_SERVICE: Final = "code"
 CODE_SERVER_IN_IMAGE: Final = (
@@ -37,9 +37,9 @@ CODE_SERVER_IN_IMAGE: Final = (
         ' --disable-workspace-trust --disable-telemetry --disable-update-check --user-data-dir "$d" .'
     ),
 )
-"""Through the link the path of its socket is always short enough. SHELL is what its terminals run.
+"""Through the link the path of its socket is always short enough. SHELL is for its terminals.
 
-Whoever reaches it was let in by the platform. It does not ask whether to trust the folder, which is the user's.
+The platform authenticates its users. It does not ask whether to trust the folder, which is the user's.
 """
 CODE_SERVER: Final = (
     "python",
@@ -47,7 +47,7 @@ CODE_SERVER: Final = (
     "import os, sys; os.execvp(sys.argv[1], sys.argv[1:])",
     *CODE_SERVER_IN_IMAGE,
 )
-"""Its terminals have the environment that the code asks for, at least a bare Python."""
+"""Its terminals have the environment that the code requires, at least a bare Python."""
 _COMMAND: Final = ("nsml", "dev")
 _FLAGS: Final[Mapping[tuple[str, ...], tuple[str, ...]]] = {
     WAITS: (),
@@ -59,13 +59,13 @@ _FLAGS: Final[Mapping[tuple[str, ...], tuple[str, ...]]] = {
 
 
 def dev_words(argv: Sequence[str], command: Sequence[str]) -> list[str] | None:
-    """How lists show such a session: `dev --jupyter`, `dev -- python -i model.py`; None for all others.
+    """Return how lists show such a session: `dev --jupyter`, `dev -- python -i model.py`; None for all others.
 
-    `command`: the submitter's command line. What runs decides, since a command line may say anything.
+    `command`: the submitter's command line. The running program decides, since a command line may contain anything.
     """
     flags = _FLAGS.get(tuple(argv))
     is_typed = tuple(command[:2]) == _COMMAND
-    if flags is None or not (is_typed or argv[0] != WAITS_IN_IMAGE[0]):  # which others run, too
+    if flags is None or not (is_typed or argv[0] != WAITS_IN_IMAGE[0]):  # others run it, too
         return None
     words = ["dev", *flags]
     if is_typed and "--" in command:

@@ -1,16 +1,16 @@
-"""Which etcd servers may be relied on; standard library only."""
+"""Supported etcd versions; standard library only."""
 
 from __future__ import annotations
 
 import re
 
 UNSOUND_VERSIONS = ((3, 5, 0), (3, 5, 4))
-"""Between these two a member that is killed can lose acknowledged writes."""
+"""From the first to the second of these, a killed member can lose acknowledged writes."""
 OLDEST_VERSION = (3, 4, 0)
 
 
 def why_unsound(version: str) -> str:
-    """Why a server of this version is not to be used; empty when it is sound."""
+    """Return why a server of this version must not be used; "" if it is sound."""
     found = re.match(r"(\d+)\.(\d+)\.(\d+)", version)
     if found is None:
         return f"the etcd server calls its version {version!r}: not one that is known"

@@ -1,4 +1,4 @@
-"""What the programs of a platform end with, for whoever starts them."""
+"""Exit codes of the platform's programs."""
 
 from __future__ import annotations
 
@@ -6,4 +6,4 @@ import os
 from typing import Final
 
 CANNOT_LISTEN: Final = os.EX_UNAVAILABLE
-"""An address that it is to listen on is taken, or not one of this machine (`EX_UNAVAILABLE` of sysexits.h, 69)."""
+"""A listen address is in use, or not one of this machine (`EX_UNAVAILABLE` of sysexits.h, 69)."""

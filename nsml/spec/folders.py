@@ -1,16 +1,16 @@
 """Names of the platform as names of folders and files.
 
-Names come from a server, which need not mean well: whatever they are, nothing is written outside of the folder that was meant.
+Names come from a server, which may be malicious: whatever they are, nothing is written outside of the intended folder.
 """
 
 from __future__ import annotations
 
 
 def folder_name(name: str) -> str:
-    """A name, which may be any text, as the name of one folder: no way up, no NUL, no flag of a command."""
+    """Encode a name, which may be any text, as the name of one folder: no path, no NUL, no option of a command."""
     from urllib.parse import quote  # noqa: PLC0415 - `nsml ps` pays for nothing that it does not use
 
-    # Half of a surrogate pair cannot be written, and cannot be sent either.
+    # A lone surrogate cannot be written or sent.
     quoted = quote(name, safe=" !#$&'()+,;=@[]^`{}~", errors="replace")
     if set(quoted) <= {"."}:
         return quoted.replace(".", "%2E") or "%00"
@@ -18,10 +18,10 @@ def folder_name(name: str) -> str:
 
 
 def session_folder(name: str) -> str:
-    """The folder for what is fetched of the session of this full name: USER_DATASET_N."""
+    """Return the download folder of a session by its full name: USER_DATASET_N."""
     return folder_name(name.replace("/", "_"))
 
 
 def is_one_name(name: str) -> bool:
-    """Whether a text names one thing inside a folder as it is: of names that a program finds its files by."""
+    """Return whether a text is usable unchanged as a single file name, for names by which programs find their files."""
     return name.isprintable() and "/" not in name and name not in {"", ".", ".."} and name[0] != "-"

@@ -1,3 +1,3 @@
-"""How an agent begins to say why it withholds a device that a process of no session uses."""
+"""Prefix of an agent's reason for withholding a device used by a process of no session."""
 
 USED_BY = "used by process "

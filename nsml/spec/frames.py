@@ -1,4 +1,4 @@
-"""Messages in a stream of bytes: each behind its length in four bytes, the most significant first."""
+"""Messages in a byte stream, each prefixed with its length: four bytes, big-endian."""
 
 from __future__ import annotations
 
@@ -10,32 +10,32 @@ if TYPE_CHECKING:
 
 _HEADER: Final = struct.Struct(">I")
 MOST_BYTES: Final = 256 << 10
-"""Of one message."""
+"""Largest message."""
 
 
 class NotFrames(ValueError):
-    """The bytes are no such messages."""
+    """The bytes are not valid frames."""
 
 
 def framed(message: bytes) -> bytes:
-    """A message as it goes into the stream."""
+    """Return a message with its length prefix."""
     return _HEADER.pack(len(message)) + message
 
 
 class Frames:
-    """What comes out of a stream."""
+    """Incremental parser of a stream."""
 
     def __init__(self) -> None:
         self._held = bytearray()
 
     @property
     def is_between(self) -> bool:
-        """Whether no message has begun and is not whole."""
+        """Whether there is no partial message."""
         return not self._held
 
     def feed(self, data: bytes) -> Iterator[bytes]:
-        """The messages that are whole with `data`. Raises NotFrames."""
-        if not self._held and _end_of_first(data) == len(data):  # most are: not copied twice
+        """Yield the messages completed by `data`. Raises NotFrames."""
+        if not self._held and _end_of_first(data) == len(data):  # usual case: not copied twice
             yield data[_HEADER.size :]
             return
         self._held += data
@@ -45,13 +45,13 @@ class Frames:
 
 
 def first_of(held: bytes) -> tuple[bytes, bytes] | None:
-    """The first message and what follows it, which may be no message; None while it is not whole. Raises NotFrames."""
+    """Return the first message and the bytes after it; None while it is incomplete. Raises NotFrames."""
     end = _end_of_first(held)
     return None if end is None else (held[_HEADER.size : end], held[end:])
 
 
 def _end_of_first(held: bytes | bytearray) -> int | None:
-    """Where the first message ends; None while it is not whole. Raises NotFrames."""
+    """Return the end of the first message; None while it is incomplete. Raises NotFrames."""
     if len(held) < _HEADER.size:
         return None
     (size,) = _HEADER.unpack_from(held)

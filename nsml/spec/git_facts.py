@@ -1,4 +1,4 @@
-"""What may be recorded of the git commit of a session's code. Both ends hold to these rules."""
+"""Rules for the recorded git commit of a session's code, for clients and servers."""
 
 from __future__ import annotations
 
@@ -10,23 +10,23 @@ MOST_REMOTE_BYTES: Final = 1_024
 _COMMIT: Final = re.compile(r"[0-9a-f]{40}|[0-9a-f]{64}")
 _SCHEME: Final = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*://")
 _SCP: Final = re.compile(r"(?:[^/@:]*@)?([^/@:\s]+:[^:\s].*)")
-"""HOST:PATH, as scp has it."""
+"""HOST:PATH, in scp's syntax."""
 
 
 def is_commit(text: str) -> bool:
-    """Whether it is the full name of a commit."""
+    """Return whether a text is a full commit hash."""
     return _COMMIT.fullmatch(text) is not None
 
 
 def is_branch(text: str) -> bool:
-    """Whether it can be the name of a branch; "" where none is checked out."""
+    """Return whether a text is a valid branch name; "": none is checked out."""
     return text.isprintable() and len(text.encode(errors="replace")) <= MOST_BRANCH_BYTES
 
 
 def public_remote(url: str) -> str:
-    """The URL of a remote as everybody who sees the session may see it: without user, password, query and fragment.
+    """Return a remote's URL without user, password, query and fragment: every user that sees the session sees it.
 
-    "" for what is no URL of a repository that others could reach: a path, or a command (`ext::...`).
+    "" for anything but the URL of a repository that others could reach: a path, or a command (`ext::...`).
     """
     if not url.isprintable() or len(url.encode(errors="replace")) > MOST_REMOTE_BYTES:
         return ""

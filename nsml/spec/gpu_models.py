@@ -10,16 +10,16 @@ _INSTANCE = "mig"
 
 
 def model_word(model: str) -> str:
-    """A model as `--gpu-model` takes it without quotes: `A100-SXM4-80GB` of "NVIDIA A100-SXM4-80GB".
+    """Return a model as `--gpu-model` accepts it unquoted: `A100-SXM4-80GB` for "NVIDIA A100-SXM4-80GB".
 
-    A request means every model that has all of its words, and hyphens part words as blanks do.
+    A request matches every model with all of its words; hyphens separate words, as blanks do.
     """
     words = model.split()
     return "-".join(words[1:] if len(words) > 1 and words[0].casefold() == _MAKER else words)
 
 
 def is_meant(model: str, wanted: str) -> bool:
-    """Whether a request for `wanted` means a model, as the control plane decides it (controlplane/domain/models.py)."""
+    """Return whether a request for `wanted` matches a model, as in the control plane (controlplane/domain/models.py)."""
     known = set(_WORDS.findall(model.casefold()))
     for one in wanted.split("|"):
         asked = set(_WORDS.findall(one.casefold()))

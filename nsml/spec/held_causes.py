@@ -1,4 +1,4 @@
-"""The words for each cause of a held session, the same in every program."""
+"""Texts for each cause of a held session, the same in every program."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ class HeldWords(NamedTuple):
     """The texts for one cause."""
 
     short: str
-    """Behind its state: `Held (start failures)`."""
+    """After its state: `Held (start failures)`."""
     why: str
-    """Behind `it is held: `."""
+    """After `it is held: `."""
     advice: tuple[str, ...]
-    """What a person can do, a line each; `{name}` stands for the session."""
+    """Possible actions, a line each; `{name}` is the session's name."""
 
 
 _END: Final = "nsml stop {name}       to end it"
@@ -39,7 +39,7 @@ HELD_WORDS: Final[Mapping[str, HeldWords]] = {
         advice=("nsml requeue {name}    to queue it without waiting for them", _END),
     ),
 }
-"""By the cause's name in the contract, without HELD_CAUSE_."""
+"""By the contract's name of the cause, without HELD_CAUSE_."""
 
 _UNKNOWN: Final = HeldWords(
     short="reason unknown", why="this version does not know why", advice=(_END,)
@@ -47,5 +47,5 @@ _UNKNOWN: Final = HeldWords(
 
 
 def held_words(cause: str) -> HeldWords:
-    """The words of a cause, those of a newer control plane included."""
+    """Return the texts of a cause, also of one added by a newer control plane."""
     return HELD_WORDS.get(cause, _UNKNOWN)

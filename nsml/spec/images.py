@@ -1,10 +1,10 @@
-"""References of container images: what users, administrators and `#nsml:` lines call them.
+"""References to container images, as in requests of users, in settings and in `#nsml:` lines.
 
-Both ends read such lines here, by one rule.
+Clients and servers parse such lines here, by one rule.
 
-The grammar is that of the registries: `[HOST[:PORT]/]NAME[/NAME...][:TAG][@DIGEST]`. Nothing that
-does not match it is ever handed to an engine. One image has many names (`python`,
-`docker.io/library/python:latest`): `whole_reference` makes them one, and everything that compares,
+The grammar is that of the registries: `[HOST[:PORT]/]NAME[/NAME...][:TAG][@DIGEST]`. No text that
+does not match it is passed to an engine. One image has many names (`python`,
+`docker.io/library/python:latest`): `whole_reference` normalizes them, and all code that compares,
 stores or looks up names uses that form.
 """
 
@@ -18,16 +18,16 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
 IMAGE_FILES: Final = ("setup.py", "requirements.txt")
-"""The files of a code folder whose `#nsml:` lines count; the first that has one decides."""
+"""The files of a code folder with valid `#nsml:` lines; the first file with such a line decides."""
 
 LONGEST: Final = 512
-"""Characters of a whole reference; its name alone has at most 255."""
+"""Most characters of a whole reference; its name alone has at most 255."""
 
 OWN_IMAGE: Final = "nsml-base:latest"
-"""The image of sessions that name none, where nobody says otherwise; `deploy/image` makes it."""
+"""The default image of sessions, unless configured; `deploy/image` builds it."""
 
 RULE: Final = "it is [HOST[:PORT]/]NAME[:TAG][@sha256:...], in small letters up to the tag"
-"""What a reference looks like, for messages."""
+"""The form of a reference, for messages."""
 
 DOCKER_HUB: Final = "docker.io"
 """The registry of names without a host."""
@@ -38,7 +38,7 @@ _HUB_HOSTS = frozenset(
 _OFFICIAL = "library/"
 _LABEL = r"[A-Za-z0-9](?:[A-Za-z0-9-]*[A-Za-z0-9])?"
 _PORT = "(?::[0-9]{1,5})"
-# without a dot or a port it is the first part of a name, to engines, but for localhost
+# To engines, a first part without dot or port is part of the name, except localhost.
 _HOST = rf"(?:localhost{_PORT}?|{_LABEL}(?:\.{_LABEL})+{_PORT}?|{_LABEL}{_PORT})"
 _PART = r"[a-z0-9]+(?:(?:\.|_|__|-+)[a-z0-9]+)*"
 _REFERENCE = re.compile(
@@ -52,26 +52,26 @@ _LINE = re.compile(r"#\s*nsml:(.*)")
 
 
 class NamesNoImage(ValueError):
-    """A `#nsml:` line that names no image; the message has file, number and line."""
+    """A `#nsml:` line without a valid image; the message has file, number and line."""
 
 
 def is_reference(text: str) -> bool:
-    """Whether `text` names an image."""
+    """Return whether `text` is a valid image reference."""
     found = _REFERENCE.fullmatch(text) if len(text) <= LONGEST else None
     if found is None or len(found["name"]) > _LONGEST_NAME:
         return False
-    # to an engine these are ids, of whosever image it is
+    # engines read these as image ids, of any user's image
     return found["name"] != "sha256" and _ID.fullmatch(text) is None
 
 
 def why_never_pulled(reference: str) -> str:
-    """Why no node asks the registry of a reference, whatever its settings allow; "" for the others.
+    """Return why no node may pull a reference, whatever its settings allow; "" for others.
 
-    Addresses without a meaning outside of one machine or network segment (cloud metadata, multicast),
-    and numbers that only some resolvers read as addresses (`127.1`, `0x7f.0.0.1`).
+    Refused are addresses without a meaning outside of one machine or network segment (cloud metadata,
+    multicast), and numbers that only some resolvers read as addresses (`127.1`, `0x7f.0.0.1`).
 
     Raises:
-        ValueError: it names no image.
+        ValueError: invalid reference.
     """
     host, _, port = registry_of(reference).partition(":")
     if port and not 0 < int(port) < 1 << 16:
@@ -90,30 +90,30 @@ def why_never_pulled(reference: str) -> str:
 
 
 def _looks_numeric(host: str) -> bool:
-    """Whether resolvers may read `host` as an address: its last label is a number, as in URLs."""
+    """Return whether resolvers may read `host` as an address: its last label is a number, as in URLs."""
     last = host.rpartition(".")[2].lower()
     return last.isdigit() or re.fullmatch("0x[0-9a-f]*", last) is not None
 
 
 def is_public_name(registry: str) -> bool:
-    """Whether a registry is a host name with a domain and without a port; what it resolves to is not known."""
+    """Return whether a registry is a host name with a domain and without a port; it is not resolved."""
     return ":" not in registry and "." in registry and not _looks_numeric(registry)
 
 
 def registry_of(reference: str) -> str:
-    """HOST[:PORT] of the registry that is asked for a reference.
+    """Return HOST[:PORT] of a reference's registry.
 
     Raises:
-        ValueError: it names no image.
+        ValueError: invalid reference.
     """
     return _registry_and_path(parts_of(reference)[0])[0]
 
 
 def login_registry(text: str) -> str:
-    """HOST[:PORT] of a registry that somebody logs in to, in its one form: `ghcr.io`, `docker.io` for Docker Hub.
+    """Return HOST[:PORT] of a registry to log in to, normalized: `ghcr.io`, `docker.io` for Docker Hub.
 
     Raises:
-        ValueError: no registry can be there; the message says why.
+        ValueError: invalid registry; the message says why.
     """
     host = text.removeprefix("https://").removesuffix("/").removesuffix("/v1").removesuffix("/v2")
     host = host.lower() or DOCKER_HUB
@@ -129,16 +129,16 @@ def login_registry(text: str) -> str:
 
 
 def full_name(reference: str) -> str:
-    """A reference's name with its registry, without tag and digest: `docker.io/library/python`.
+    """Return a reference's name with its registry, without tag and digest: `docker.io/library/python`.
 
     Raises:
-        ValueError: it names no image.
+        ValueError: invalid reference.
     """
     return "/".join(_registry_and_path(parts_of(reference)[0]))
 
 
 def _registry_and_path(name: str) -> tuple[str, str]:
-    """The registry of a name, and the name there, both in their one form."""
+    """Return the registry of a name, and the name there, both normalized."""
     first, slash, rest = name.partition("/")
     if not slash or re.fullmatch(_HOST, first) is None:
         registry, path = DOCKER_HUB, name
@@ -151,14 +151,14 @@ def _registry_and_path(name: str) -> tuple[str, str]:
 
 
 def asked_image(texts: Iterable[tuple[str, str]]) -> str | None:
-    """The image that files, by name and text in their order, ask for; None where none does.
+    """Return the image requested by files, given as (name, text) in order; None if none is.
 
-    NSML read `#nsml: IMAGE`, or `# nsml:IMAGE`, in the first line. Here it may stand below others
-    that are empty or comments, such as `#!/usr/bin/env python3`, but never below code, where a string
-    could hold it. A further comment may follow the name, and nothing else.
+    NSML read `#nsml: IMAGE`, or `# nsml:IMAGE`, in the first line. Here it may follow lines that are
+    empty or comments, such as `#!/usr/bin/env python3`, but never code, where a string could
+    contain it. A further comment may follow the name, and nothing else.
 
     Raises:
-        NamesNoImage: the first such line of a file names none.
+        NamesNoImage: the first such line of a file has no valid image.
     """
     for file, text in texts:
         for number, line in enumerate(text.removeprefix("\ufeff").splitlines(), start=1):
@@ -176,20 +176,20 @@ def asked_image(texts: Iterable[tuple[str, str]]) -> str | None:
 
 
 def is_made_here(reference: str) -> bool:
-    """Whether an image of this name is made on its node, and is asked of no registry.
+    """Return whether an image of this name is built on its node, and never pulled.
 
-    On a public registry anybody may hold the name.
+    On a public registry anybody may own the name.
     """
     return full_name(reference) == full_name(OWN_IMAGE)
 
 
 def whole_reference(reference: str) -> str:
-    """The one form of all references that mean the same, as engines list them: `python:latest`.
+    """Return the normalized form of a reference, as engines list it: `python:latest`.
 
     Docker Hub's registry is left out, a missing tag is `latest`, and beside a digest a tag means nothing.
 
     Raises:
-        ValueError: it names no image.
+        ValueError: invalid reference.
     """
     _, tag, digest = parts_of(reference)
     return (
@@ -208,10 +208,10 @@ def _short_name(reference: str) -> str:
 
 
 def parts_of(reference: str) -> tuple[str, str, str]:
-    """Name, tag and digest of a reference; what it does not have is "".
+    """Return name, tag and digest of a reference; missing parts are "".
 
     Raises:
-        ValueError: it names no image.
+        ValueError: invalid reference.
     """
     found = _REFERENCE.fullmatch(reference) if is_reference(reference) else None
     if found is None:

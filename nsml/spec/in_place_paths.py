@@ -1,4 +1,4 @@
-"""Paths of datasets in place: which are below the folders that a site, or a node, has for them. Of the texts alone."""
+"""Paths of datasets in place: whether they are below the allowed folders of a site or node. Compares texts only."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
 MOST_SHARED_ROOTS: Final = 64
-"""Of one node."""
+"""Per node."""
 
 
 def place_of(text: str, roots: Iterable[str]) -> str:
-    """The first of the roots that a path is below, "" for none; for absolute paths without `.`, `..` and `//`."""
+    """Return the first root that contains a path, "" if none; for absolute paths without `.`, `..` and `//`."""
     if not is_plain(text):
         return ""
     return next(
@@ -22,5 +22,5 @@ def place_of(text: str, roots: Iterable[str]) -> str:
 
 
 def is_plain(text: str) -> bool:
-    """Whether it is an absolute path that says nothing twice: no `.`, `..`, `//`, nor a slash at its end."""
+    """Return whether a text is a normalized absolute path: no `.`, `..`, `//`, nor a slash at its end."""
     return text.startswith("/") and text == normpath(text) and not text.startswith("//")

@@ -1,4 +1,4 @@
-"""Knobs of running programs: their names and values, and the limits of what changes them."""
+"""Knobs of running programs: names, values, and the limits of changes."""
 
 from __future__ import annotations
 
@@ -10,28 +10,28 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
 COUNTERS: Final = ("step", "steps", "report", "optimizer")
-"""By what programs count steps: what is taken first that all processes have."""
+"""Step counters of programs; the first one that all processes have is used."""
 MOST_PROCESSES: Final = 64
-"""Of a replica that take part in a change."""
+"""Processes of a replica in one change."""
 MOST_SAID_CHARS: Final = 300
-"""In the name or a value of a knob, as a program says it."""
+"""Longest name or value of a knob, as reported by a program."""
 MOST_REASON_CHARS: Final = 512
-"""In why a process does not make a change."""
+"""Longest reason of a process for refusing a change."""
 MOST_AT_ONCE: Final = 16
 """Knobs in one change."""
 MOST_GIVEN: Final = 64
-"""Values that a session begins with."""
+"""Initial values of a session."""
 MOST_TEXT: Final = 256
-"""Characters of a value that is text."""
+"""Characters of a text value."""
 _MOST_JSON: Final = 6 * MOST_TEXT + 2
-"""Characters of such a text as JSON, which may make six of each."""
+"""Characters of such a text as JSON, which may escape one as six."""
 MOST_STEP: Final = 1 << 62
 _STEP_DIGITS: Final = 19
 USUAL_WAIT_S: Final = 60.0
-"""How long processes may take to come to a safe point."""
+"""Default limit of the wait for a safe point, in seconds."""
 LONGEST_WAIT_S: Final = 3_600.0
 USUAL_PAUSE_S: Final = 3_600.0
-"""How long a pause lasts at most where nothing is said."""
+"""Default limit of a pause, in seconds."""
 LONGEST_PAUSE_S: Final = 86_400.0
 
 NAME_RULE: Final = "it has 1 to 64 of A-Z a-z 0-9 _ . - /"
@@ -39,7 +39,7 @@ _NAME: Final = re.compile(r"[A-Za-z0-9_.\-/]{1,64}", re.ASCII)
 
 
 def value_of(text: str) -> Any:
-    """The value that a text in JSON is; raises ValueError, RecursionError."""
+    """Parse a JSON value; raises ValueError, RecursionError."""
     from json import loads  # noqa: PLC0415 - most command lines have no knob
 
     return loads(text)
@@ -52,12 +52,12 @@ def _text_of(value: Any) -> str:
 
 
 def is_name(text: str) -> bool:
-    """Whether a knob may be called so."""
+    """Return whether a text is a valid knob name."""
     return _NAME.fullmatch(text) is not None
 
 
 def value_error(text: str) -> str:
-    """Why a text in JSON is no value of a knob, for people; "" for one that is."""
+    """Return why a JSON text is no valid value of a knob, for people; "" if it is."""
     try:
         value = value_of(text) if len(text) <= _MOST_JSON else None
     except (ValueError, RecursionError):
@@ -77,7 +77,7 @@ def value_error(text: str) -> str:
 
 
 def json_of(word: str) -> str:
-    """A word of the command line as JSON: a number, true or false where it is one, else a text."""
+    """Return a word of the command line as JSON: a number, true or false if it is one, else a text."""
     lowered = word.lower()
     if lowered in {"true", "false"}:
         return lowered
@@ -93,19 +93,19 @@ def json_of(word: str) -> str:
 
 
 def word_of(text: str) -> str:
-    """The word of the command line that `json_of` reads as this JSON; texts that it would not are in quotes."""
+    """Return the word of the command line that `json_of` reads as this JSON; ambiguous texts are quoted."""
     value: Any = value_of(text)
     is_plain = isinstance(value, str) and json_of(value) == text and "@" not in value
     return value if is_plain and not value.startswith('"') else text
 
 
 def setting_word(name: str, value: str, at: int | None) -> str:
-    """NAME=VALUE[@STEP] of a value in JSON, as `setting_of` reads it."""
+    """Return NAME=VALUE[@STEP] for a value in JSON, as `setting_of` reads it."""
     return f"{name}={word_of(value)}" + ("" if at is None else f"@{at}")
 
 
 def setting_of(word: str) -> tuple[str, str, int | None]:
-    """Name, value in JSON and step of NAME=VALUE[@STEP]; raises ValueError, which says what is wrong."""
+    """Parse NAME=VALUE[@STEP] to name, value in JSON and step; the ValueError says what is wrong."""
     name, has_value, value = word.partition("=")
     if not is_name(name):
         raise ValueError(f"{name[:80]!r} is not the name of a knob: {NAME_RULE}")
@@ -124,7 +124,7 @@ def setting_of(word: str) -> tuple[str, str, int | None]:
 
 
 def settings_of(words: Iterable[str]) -> dict[str, str]:
-    """Values in JSON by name, of words NAME=VALUE; raises ValueError, also for a step of its own or a name given twice."""
+    """Parse words NAME=VALUE to JSON values by name; raises ValueError, also for a step or a duplicate name."""
     values: dict[str, str] = {}
     for word in words:
         name, value, step = setting_of(word)
@@ -137,7 +137,7 @@ def settings_of(words: Iterable[str]) -> dict[str, str]:
 
 
 def step_of(word: str) -> int:
-    """The step of 5000 or step=5000; raises ValueError."""
+    """Parse 5000 or step=5000; raises ValueError."""
     digits = word.removeprefix("step=").replace(",", "").replace("_", "")
     is_one = digits.isascii() and digits.isdigit() and len(digits) <= _STEP_DIGITS
     if not is_one or int(digits) > MOST_STEP:
@@ -146,7 +146,7 @@ def step_of(word: str) -> int:
 
 
 def _quoted(word: str) -> str:
-    """A word that is a text in quotes, as JSON; "" for any other."""
+    """Return a word in quotes as JSON; "" for any other."""
     if len(word) < len('""') or not (word[0] == word[-1] == '"'):
         return ""
     try:

@@ -1,4 +1,4 @@
-"""Folders of a session that become versions of datasets when it succeeds: [OWNER/]NAME, or [OWNER/]NAME=FOLDER."""
+"""Output folders of a session that become dataset versions when it succeeds: [OWNER/]NAME, or [OWNER/]NAME=FOLDER."""
 
 from __future__ import annotations
 
@@ -9,26 +9,26 @@ from nsml._checkpoints import ARTIFACT
 from nsml.spec.dataset_names import is_dataset_name
 
 KEPT_FILES: Final = "/app"
-"""Name of the artifact that has what a session with `keep_files` left in its working folder."""
+"""Artifact with the working folder's files of a session with `keep_files`."""
 KEPT_ENTRY: Final = f"09-{ARTIFACT}"
 """The entry of that artifact in the checkpoints of its replica: see `artifact_folder`."""
 KEPT_FOLDER: Final = f"{KEPT_ENTRY}/model"
 KEPT_BY_DEFAULT_ENTRY: Final = f"08-{ARTIFACT}"
-"""The same of a session that did not ask for it: fewer bytes are kept, and not for as long."""
+"""The same without an explicit `keep_files`: with a lower size limit, and a shorter retention."""
 KEPT_BY_DEFAULT_FOLDER: Final = f"{KEPT_BY_DEFAULT_ENTRY}/model"
 NO_VERSION: Final = "no version of the dataset: "
-"""Begins the note of such an artifact that could not become one."""
+"""Prefix of the note of such an artifact that could not become a version."""
 MOST: Final = 8
-"""Output datasets of one session."""
+"""Most output datasets of a session."""
 _MOST_FOLDER_CHARS: Final = 1_024
 _MOST_DEPTH: Final = 32
 _OWNER: Final = re.compile(r"[a-z0-9_.-]{1,32}")
 
 
 class OutputDataset(NamedTuple):
-    """The folder, relative to the session's working folder, that becomes a version of the dataset `name`.
+    """A folder, relative to the session's working folder, that becomes a version of the dataset `name`.
 
-    `owner`: as it was written, who can only be the session's; "": that one.
+    `owner`: as written; only the session's owner is allowed. "": that one.
     """
 
     name: str
@@ -41,15 +41,15 @@ class OutputDataset(NamedTuple):
 
 
 def artifact_folder(number: int) -> str:
-    """Where agents have the files of the output dataset with this number, from 0, in the checkpoints of its replica.
+    """Return the folder of the files of output dataset `number`, from 0, in the checkpoints of its replica.
 
-    Programs number theirs from 1, without a zero before it.
+    Programs number theirs from 1, without a leading zero.
     """
     return f"0{number}-{ARTIFACT}/model"
 
 
 def output_dataset(text: str) -> OutputDataset:
-    """Read NAME, whose folder has that name, or NAME=FOLDER. Raises ValueError that says what is wrong."""
+    """Parse NAME, whose folder has that name, or NAME=FOLDER. The ValueError says what is wrong."""
     full, equals, folder = text.partition("=")
     owner, slash, name = full.rpartition("/")
     if not is_dataset_name(name) or (slash and not _OWNER.fullmatch(owner)):

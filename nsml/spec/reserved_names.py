@@ -1,4 +1,4 @@
-"""Names that look like the platform's own: no user, project or node gets one."""
+"""Names reserved for the platform: refused for users, projects and nodes."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ _PREFIXES = ("nsml-", "nsml_", "controlplane-", "controlplane_")
 
 
 def is_reserved_for_platform(name: str, *, of_node: bool = False) -> bool:
-    """Whether a new user, project or node may not be called this.
+    """Return whether a name is refused for a new user, project or node.
 
-    A machine's name says nothing of what its owner may do, so of nodes only those names are
-    reserved that certificates bear or that name another machine.
+    A node's name implies no rights, so for nodes only the names are reserved that certificates
+    contain or that mean another machine.
     """
     if name.startswith(_PREFIXES):
         return True

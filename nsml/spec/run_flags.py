@@ -1,7 +1,7 @@
-"""The flags of `nsml run`, a row each: what is typed, what it asks for, and how people and programs are shown that.
+"""The flags of `nsml run`, a row each: syntax, requested value, and its forms for people and programs.
 
-From a row follow the option of the command line, the field of the request, the words of `nsml command`, the entry of JSON
-records, the row of `nsml diff`, the column of lists and the key of filters. Nothing here loads the contract's code.
+A row defines the command-line option, the request's field, the words of `nsml command`, the entry of JSON records, the row
+of `nsml diff`, the column of lists and the key of filters. Nothing here loads the contract's code.
 """
 
 from __future__ import annotations
@@ -31,11 +31,11 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 DEFAULT_ENTRY: Final = "main.py"
-"""What is run where nothing is named."""
+"""The default program."""
 
 
 class Unreadable(ValueError):
-    """A value that a flag does not take, why, and what to try."""
+    """An invalid value of a flag, why, and what to try."""
 
     def __init__(self, message: str, *, why: str, advice: str = "") -> None:
         super().__init__(message)
@@ -43,63 +43,63 @@ class Unreadable(ValueError):
 
 
 class Kind:
-    """What a flag takes, and how that stands in a field: here a text, "" where nothing is asked for.
+    """The type of a flag's value and of its field: here a text, "" if nothing is requested.
 
-    `takes`: the type that a command line reads it by; "": any text.
+    `takes`: the type by which the command line parses it; "": any text.
     """
 
     is_switch = False
     is_repeated = False
-    """Whether it may be given several times."""
+    """Whether the flag is repeatable."""
     least = most = 0
-    """Of numbers, as a command line takes them."""
+    """Range of numbers, for the command line."""
     words: tuple[str, ...] = ()
-    """Of which it is one."""
+    """Allowed words."""
 
     def __init__(self, takes: str = "") -> None:
         self.takes = takes
 
     def read(self, text: str) -> Any:
-        """What is meant by a text that no type of the command line reads; raises Unreadable."""
+        """Parse a text that no type of the command line parses; raises Unreadable."""
         return text
 
     def check_together(self, values: Sequence[Any]) -> None:
         """Raise Unreadable if the values of a repeated flag contradict each other."""
 
     def put(self, message: Any, field: str, value: Any) -> None:
-        """Ask for what was typed."""
+        """Set the field to a parsed value."""
         if value:
             setattr(message, field, value)
 
     def clear(self, message: Any, field: str) -> None:
-        """Ask for nothing."""
+        """Clear the field."""
         message.ClearField(field)
 
     def typed(self, message: Any, field: str) -> Iterable[str]:
-        """The values with which the flag asks for the same; none where nothing is to be said."""
+        """Return the flag's values that request the same; none if the flag is not needed."""
         text = self.text(message, field)
         return [text] if text else []
 
     def text(self, message: Any, field: str) -> str:
-        """What is asked for, for people; "" where that is nothing."""
+        """Return the requested value for people; "" if nothing is requested."""
         text: str = getattr(message, field)
         return text
 
     def each(self, message: Any, field: str, key: str) -> Mapping[str, str]:
-        """The same as rows by name, of which `key` is the flag's."""
+        """Return the same as rows by name; `key` is the flag's name."""
         return {key: self.text(message, field)}
 
     def filter_texts(self, message: Any, field: str) -> tuple[str, ...]:
-        """The texts that filters match."""
+        """Return the texts matched by filters."""
         return (self.text(message, field),)
 
     def raw(self, message: Any, field: str) -> Any:
-        """The value for programs."""
+        """Return the value for programs."""
         return getattr(message, field) or None
 
 
 class _Whole(Kind):
-    """A whole number. `default`: what none stands for; None: that is a node's to say."""
+    """A whole number. `default`: the meaning of 0; None: the node decides."""
 
     def __init__(self, least: int, most: int, *, default: int | None = None) -> None:
         super().__init__("whole number")
@@ -119,7 +119,7 @@ class _Whole(Kind):
 
 
 class _Thousandths(Kind):
-    """Devices or cores. `is_always_said`: 0 of them is something to ask for, too."""
+    """Devices or cores. `is_always_said`: 0 is an explicit request, too."""
 
     def __init__(self, what: str, *, least: int, is_always_said: bool) -> None:
         super().__init__(what)
@@ -150,7 +150,7 @@ class _Size(Kind):
 
 
 class _Span(Kind):
-    """A time; absent where none was named."""
+    """A duration; absent if not requested."""
 
     def put(self, message: Any, field: str, value: Any) -> None:
         if value is not None:
@@ -174,13 +174,13 @@ class _Span(Kind):
 
 
 class _Word(Kind):
-    """A value of one of the contract's enumerations, in its own words. `default`: what none stands for."""
+    """A value of one of the contract's enumerations, as its own word. `default`: the meaning of an unset field."""
 
     def __init__(self, *words: str, default: str = "") -> None:
         super().__init__("word")
         self.words, self.default = words, default
         self._known: dict[int, str] = {}
-        """Of numbers that were seen."""
+        """Cache of words by number."""
 
     def put(self, message: Any, field: str, value: Any) -> None:
         if value:
@@ -196,7 +196,7 @@ class _Word(Kind):
         return self.word(message, field)
 
     def word(self, message: Any, field: str) -> str:
-        """Its word; the number itself where this version has none."""
+        """Return its word; the number itself if this version has none."""
         number = getattr(message, field)
         if not number:
             return self.default
@@ -216,7 +216,7 @@ class _Word(Kind):
 
 
 class _Class(_Word):
-    """A class of the queue; `low, preemptible` where that is not of the class."""
+    """A priority class; `low, preemptible` if the class does not imply preemptible."""
 
     def text(self, message: Any, field: str) -> str:
         word = self.word(message, field)
@@ -224,7 +224,7 @@ class _Class(_Word):
 
 
 class _Switch(Kind):
-    """On or off. `is_on`: what the field has where the flag is given."""
+    """On or off."""
 
     is_switch = True
 
@@ -236,7 +236,7 @@ class _Switch(Kind):
 
 
 class _Off(_Switch):
-    """A switch that is on unless somebody turns it off, which the field says."""
+    """A switch that is on by default; the field is set if it is off."""
 
     def put(self, message: Any, field: str, value: Any) -> None:
         if not value:
@@ -244,7 +244,7 @@ class _Off(_Switch):
 
 
 class _Datasets(Kind):
-    """NAME, NAME@VERSION or NAME@TAG; those that are fetched and those that are streamed are two flags of one field."""
+    """NAME, NAME@VERSION or NAME@TAG; copied and streamed datasets are two flags of one field."""
 
     is_repeated = True
 
@@ -351,7 +351,7 @@ class _After(Kind):
 
 
 class _Knobs(Kind):
-    """NAME=VALUE or NAME=VALUE@STEP, by the rules of `nsml.spec.knobs`; later ones of one name follow earlier ones."""
+    """NAME=VALUE or NAME=VALUE@STEP, by the rules of `nsml.spec.knobs`; entries of one name keep their order."""
 
     is_repeated = True
 
@@ -410,10 +410,10 @@ class _BuildArguments(_Pairs):
 
 
 class _Variables(_Pairs):
-    """Variables of the program."""
+    """Environment variables of the program."""
 
     def typed(self, message: Any, field: str) -> Iterable[str]:
-        # A hidden value is taken from the environment in which the command is run.
+        # A hidden value is read from the environment of the command.
         return [
             name if value == HIDDEN else f"{name}={value}"
             for name, value in self.raw(message, field).items()
@@ -421,7 +421,7 @@ class _Variables(_Pairs):
 
 
 class _Labels(_Pairs):
-    """KEY=VALUE by the rules of `nsml.spec.labels`; found by key alone, too."""
+    """KEY=VALUE by the rules of `nsml.spec.labels`; filters match the key alone, too."""
 
     def read(self, text: str) -> Any:
         key, has_value, value = text.partition("=")
@@ -448,7 +448,7 @@ class _Labels(_Pairs):
                 )
 
     def text(self, message: Any, field: str) -> str:
-        # Most sessions have none, and lists ask each of many thousands.
+        # Most sessions have none, and lists call this for many thousands.
         return ", ".join(self.typed(message, field)) if getattr(message, field) else ""
 
     def filter_texts(self, message: Any, field: str) -> tuple[str, ...]:
@@ -456,7 +456,7 @@ class _Labels(_Pairs):
 
 
 class _Keep(Kind):
-    """Which checkpoints are kept, by the rules of `nsml.spec.checkpoint_retention`."""
+    """Checkpoint retention, by the rules of `nsml.spec.checkpoint_retention`."""
 
     _canonical = staticmethod(checkpoint_retention.canonical)
 
@@ -472,7 +472,7 @@ class _Keep(Kind):
 
 
 class _KeepAsked(_Keep):
-    """The same of a session, whose project may have the metric."""
+    """The same for a session; the metric may come from its project."""
 
     _canonical = staticmethod(checkpoint_retention.canonical_request)
 
@@ -531,42 +531,42 @@ class Flag(NamedTuple):
     """A flag of `run`."""
 
     names: tuple[str, ...]
-    """As they are typed; `nsml command` writes the first."""
+    """Names on the command line; `nsml command` writes the first."""
     kind: Kind
     help: str
     field: str = ""
-    """Of CreateSessionRequest, and of Session: `spec.gpu_model`; "": only the command line has it."""
+    """Field of CreateSessionRequest, and of Session: `spec.gpu_model`; "": command line only."""
     metavar: str | None = None
     default: Any = None
-    """What the command line takes where nothing is typed."""
+    """The command line's default."""
     shows_default: bool = False
     long: str = ""
-    """What `nsml command` writes in place of the first name."""
+    """Name that `nsml command` writes in place of the first one."""
     record: str = ""
-    """Its key in JSON; "" where it is not there under one of its own."""
+    """JSON key; "": it has none of its own."""
     compared: str = ""
-    """Its row in comparisons of sessions."""
+    """Row title in comparisons of sessions."""
     title: str = ""
-    """Of its column in lists."""
+    """Column title in lists."""
     cells: int | None = None
-    """To which that column may be cut."""
+    """Width to which that column may be cut."""
     filtered: str = ""
-    """What filters call it."""
+    """Key of filters."""
     status_title: str = ""
-    """Of its line in the status of one session; "": it has none there."""
+    """Line title in the status of one session; "": it has no line."""
     is_once: bool = False
-    """Whether it is about a submission, and not about what it submits: who runs that again asks for it again."""
+    """Whether it is about the submission, not the session: a repeated run sets it anew."""
     applies_to: Callable[[Any], bool] | None = None
-    """Of a session: whether repeating its command needs the flag, where its field alone does not say so."""
+    """Given a session: whether repeating its command needs the flag, if its field alone does not decide."""
 
     @property
     def parameter(self) -> str:
-        """What the command calls it."""
+        """The command's parameter name."""
         first = next(name for name in self.names if name.startswith("--"))
         return first.partition("/")[0][2:].replace("-", "_")
 
     def words(self, session: Any) -> Iterator[str]:
-        """The words that ask for the same."""
+        """Yield the words that request the same."""
         if self.applies_to is not None and not self.applies_to(session):
             return
         flag = self.long or self.names[0].rpartition("/")[2]
@@ -575,23 +575,23 @@ class Flag(NamedTuple):
             yield from [flag] if self.kind.is_switch else option_words(flag, value, long=long)
 
     def put(self, request: Any, value: Any) -> None:
-        """Ask for what was typed."""
+        """Set the field to a parsed value."""
         self.kind.put(*self.place(request), value)
 
     def text(self, session: Any) -> str:
-        """What is asked for, for people; "" where that is nothing."""
+        """Return the requested value for people; "" if nothing is requested."""
         return self.kind.text(*self.place(session))
 
     def each(self, session: Any) -> Mapping[str, str]:
-        """The rows of it in a comparison."""
+        """Return its rows in a comparison."""
         return self.kind.each(*self.place(session), self.compared)
 
     def raw(self, session: Any) -> Any:
-        """What is asked for, for programs."""
+        """Return the requested value for programs."""
         return self.kind.raw(*self.place(session))
 
     def reading(self, what: Callable[[Any, str], T]) -> Callable[[Any], T]:
-        """`what` its kind says of a session, as a function for many thousands of them."""
+        """Return `what`, a method of its kind, as a fast function of many thousands of sessions."""
         outer, _, field = self.field.rpartition(".")
         if not outer:
             return lambda session: what(session, field)
@@ -599,7 +599,7 @@ class Flag(NamedTuple):
         return lambda session: what(holder(session), field)
 
     def place(self, message: Any) -> tuple[Any, str]:
-        """The message that holds its field, and that field."""
+        """Return the message with its field, and the field's name."""
         *outer, field = self.field.split(".")
         for name in outer:
             message = getattr(message, name)
@@ -607,14 +607,14 @@ class Flag(NamedTuple):
 
 
 def _says_preemptible(spec: Any) -> bool:
-    """Whether that is more than its class says."""
+    """Whether `preemptible` is not implied by the class."""
     return spec.preemptible and PRIORITY.word(spec, "priority") != "idle"
 
 
 PRIORITY: Final = _Class("idle", "low", "normal", "high", default="normal")
-"""Classes of the queue, the last one first in turn."""
+"""Priority classes, lowest first."""
 NETWORK: Final = _Word("own", "host")
-"""Networks that a session may ask for."""
+"""Network modes of a session."""
 KEEP: Final = _Keep("checkpoints")
 TIME_LIMIT: Final = _Span("time limit")
 IDLE_LIMIT: Final = _Span("idle limit")
@@ -960,15 +960,15 @@ RESOLVED_FLAGS: Final = {
 
 
 def put_all(request: Any, given: Mapping[str, Any]) -> None:
-    """Ask for all that was typed, by what the command calls it."""
+    """Set all fields of a request; `given`: values by parameter name."""
     for flag in _ASKED:
         flag.put(request, given[flag.parameter])
 
 
 def put_again(request: Any, session: Any, given: Mapping[str, Any], typed: Collection[str]) -> None:
-    """Ask for what a session asked for, except for what was typed; variables and labels count one by one.
+    """Copy a session's request, with changes; variables and labels are merged one by one.
 
-    `typed`: of `given`, by what the command calls it. What a flag asks of one submission alone is not asked again.
+    `typed`: the changed parameters in `given`. Flags about the original submission alone are not copied.
     """
     request.spec.CopyFrom(session.spec)
     for flag in _ASKED:
@@ -985,21 +985,21 @@ def put_again(request: Any, session: Any, given: Mapping[str, Any], typed: Colle
 
 
 def _fit_together(spec: Any, given: Mapping[str, Any], typed: Collection[str]) -> None:
-    """Take back what followed from something that is another now, or contradicts it."""
+    """Drop values that depended on, or contradict, changed ones."""
     if "retry" in typed:
-        spec.ClearField("lost_after")  # a default that follows from the retries
-    spec.ClearField("keep_files_by_default")  # what follows from where it was submitted
+        spec.ClearField("lost_after")  # a default that depends on the retries
+    spec.ClearField("keep_files_by_default")  # a default that depends on the submission
     for one, other in (("keep_files", "no_keep_files"), ("no_keep_files", "keep_files")):
         if one in typed and other not in typed:
             spec.ClearField(other)
     if "gpus" in typed and not given["gpus"] and "gpu_model" not in typed:
         spec.ClearField("gpu_model")
-    # A dataset is read in the way that was typed of it.
+    # The changed flag decides how a dataset is read.
     if "stream" in typed and "dataset" not in typed:
         _drop_datasets(spec, given["stream"], streamed=False)
     elif "dataset" in typed and "stream" not in typed:
         _drop_datasets(spec, given["dataset"], streamed=True)
-    # A variable is what was typed of it: a value, or a secret.
+    # The changed flag decides whether a variable is a value or a secret.
     if "secret" in typed and "env" not in typed:
         for one in spec.secrets:
             spec.environment.pop(one.variable or one.name, None)
@@ -1010,7 +1010,7 @@ def _fit_together(spec: Any, given: Mapping[str, Any], typed: Collection[str]) -
 
 
 def _drop_datasets(spec: Any, references: Iterable[str], *, streamed: bool) -> None:
-    """Do not ask for the datasets that these name, in whichever version, in the other way."""
+    """Remove datasets with this `streamed` from the folders of `references`, in any version."""
     asked = [mounted_dataset(one) for one in references]
     places = {one.folder or one.dataset.name.rpartition("/")[2] for one in asked}
     kept = [
@@ -1023,12 +1023,12 @@ def _drop_datasets(spec: Any, references: Iterable[str], *, streamed: bool) -> N
 
 
 def asked_words(session: Any) -> list[str]:
-    """The flags that ask for the same."""
+    """Return the flags that request the same."""
     return [word for flag in _ASKED for word in flag.words(session)]
 
 
 def asked_record(session: Any) -> dict[str, Any]:
-    """What was asked for, in raw values."""
+    """Return the requested values in raw form."""
     found: dict[str, Any] = {}
     for flag in _ASKED:
         outer, _, key = flag.record.rpartition(".")
@@ -1038,7 +1038,7 @@ def asked_record(session: Any) -> dict[str, Any]:
 
 
 def asked_rows(session: Any) -> dict[str, str]:
-    """What was asked for as rows of a comparison: what has names of its own last."""
+    """Return the requested values as rows of a comparison: kinds with names of their own last."""
     compared = [flag for flag in _ASKED if flag.compared]
     rows: dict[str, str] = {}
     for flag in sorted(compared, key=lambda flag: isinstance(flag.kind, (_Pairs, _Secrets))):

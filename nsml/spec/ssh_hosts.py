@@ -7,17 +7,17 @@ from typing import Final
 
 _HOST: Final = re.compile(r"(?:([0-9]{1,9})\.)?([^\x00-\x20\x7f]{1,200})\.nsml", re.IGNORECASE)
 _LAST: Final = "last"
-"""A host cannot begin with @: ssh takes what is before that for a user."""
+"""Means `@last`: a host cannot begin with @, which ssh reads as the end of a user name."""
 RULE: Final = "it is written SESSION.nsml, or RANK.SESSION.nsml for a replica other than the first"
 
 
 def host_of(session_id: str, rank: int) -> str:
-    """The name of a replica as a host; with a session's id it has no character that is special anywhere."""
+    """Return the host name of a replica; with a session's id it has no special characters."""
     return f"{rank}.{session_id}.nsml"
 
 
 def replica_at(host: str) -> tuple[str, int]:
-    """The session and rank that a host means. Raises ValueError: it is none."""
+    """Parse a host name to session and rank. Raises ValueError."""
     found = _HOST.fullmatch(host)
     if found is None:
         raise ValueError(f"{host!r} is not a session as a host")

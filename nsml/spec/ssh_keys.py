@@ -1,6 +1,6 @@
-"""Public keys of users as OpenSSH writes them (RFC 4253, 6.6; PROTOCOL.u2f): read strictly, one way to write each.
+"""Public keys of users in OpenSSH's format (RFC 4253, 6.6; PROTOCOL.u2f): parsed strictly, with one form for each key.
 
-Both ends read them: a program refuses a private key before it is sent anywhere.
+Used by clients and servers: a client refuses to send a private key.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ MOST_KEY_BYTES: Final = 4 << 10
 """Of a line with a key: RSA with 16,384 bits takes 2.8 KB."""
 LEAST_RSA_BITS: Final = 3072
 _MOST_RSA_BITS: Final = 16_384
-"""As OpenSSH has it."""
+"""OpenSSH's limit."""
 _MOST_EXPONENT_BITS: Final = 64
 _MOST_APPLICATION: Final = 256
 _LENGTH: Final = 4
@@ -32,7 +32,7 @@ _MAKE_ONE: Final = "ssh-keygen -t ed25519"
 
 
 class NotAPublicKey(ValueError):
-    """What was given is no public key that is accepted: what it is, and what to do."""
+    """The text is no accepted public key: what it is, and what to do."""
 
     def __init__(self, message: str, *, why: str = "", advice: str = "") -> None:
         super().__init__(message)
@@ -46,7 +46,7 @@ class PublicKey(NamedTuple):
     Attributes:
         text: type and key in base64, as in an authorized_keys file.
         digest: SHA-256 of the key, in hexadecimal.
-        comment: what stood behind it.
+        comment: the text after the key.
     """
 
     text: str
@@ -60,12 +60,12 @@ class PublicKey(NamedTuple):
 
     @property
     def fingerprint(self) -> str:
-        """As OpenSSH writes it."""
+        """In OpenSSH's format."""
         return f"SHA256:{base64.b64encode(bytes.fromhex(self.digest)).decode().rstrip('=')}"
 
     @property
     def usual_name(self) -> str:
-        """The comment, where it is a name; else one made of the key."""
+        """The comment if it is a valid name, else a name derived from the key."""
         if is_name(self.comment):
             return self.comment
         kind = self.kind.removeprefix("sk-").removeprefix("ssh-")
@@ -73,15 +73,15 @@ class PublicKey(NamedTuple):
 
 
 def is_name(text: str) -> bool:
-    """Whether a key can have this name."""
+    """Return whether a text is a valid key name."""
     return _NAME.fullmatch(text) is not None
 
 
 def parse_public_key(given: str) -> PublicKey:
-    """The key of a line as in a .pub file, with or without a comment.
+    """Parse a line of a .pub file, with or without a comment.
 
     Raises:
-        NotAPublicKey: it is none, or one that is not accepted.
+        NotAPublicKey: it is no public key, or not an accepted one.
     """
     line = given.strip("\r\n \t")
     _check_form(line)
@@ -115,7 +115,7 @@ def _decoded(written: str) -> bytes:
 
 
 def _check_form(line: str) -> None:
-    """Refuse what is not one line with a key at its beginning."""
+    """Refuse anything but one line with a key at its beginning."""
     if "PRIVATE KEY-----" in line or line.startswith("PuTTY-User-Key-File"):
         raise NotAPublicKey(
             "this is a private key",
@@ -154,7 +154,7 @@ def _other_kind(kind: str) -> NotAPublicKey:
 
 
 class _Fields:
-    """The strings of a key in its binary form."""
+    """The fields of a key in its binary form."""
 
     def __init__(self, blob: bytes) -> None:
         self._rest = blob
@@ -170,7 +170,7 @@ class _Fields:
         return field
 
     def number(self) -> int:
-        """A positive number, in its shortest form: else one key could be written in two ways."""
+        """Read a positive number in its shortest form: else one key could be written in two ways."""
         field = self.next()
         number = int.from_bytes(field, "big", signed=True)
         if number <= 0 or len(field) != number.bit_length() // 8 + 1:
@@ -183,7 +183,7 @@ class _Fields:
 
 
 def _read(kind: str, blob: bytes) -> None:
-    """Raises ValueError: it is no key of this type."""
+    """Raise ValueError if it is no key of this type."""
     fields = _Fields(blob)
     if fields.next() != kind.encode():
         raise ValueError("its type is another one inside")
@@ -231,4 +231,4 @@ _READ: Final[Mapping[str, Callable[[_Fields], None]]] = {
     "sk-ecdsa-sha2-nistp256@openssh.com": _ecdsa(ec.SECP256R1(), b"nistp256"),
     "ssh-rsa": _rsa,
 }
-"""What follows the type in a key of each type that is accepted."""
+"""Parsers of the fields after the type, by accepted type."""

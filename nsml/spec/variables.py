@@ -1,6 +1,6 @@
-"""Environment variables as users write them: names, files of them, and words of a command line.
+"""Environment variables in the syntax of users: names, files, and words of a command line.
 
-Both ends hold to one grammar: what a command line takes, the platform takes too.
+Clients and servers share one grammar.
 """
 
 from __future__ import annotations
@@ -14,13 +14,13 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
 MOST_BYTES: Final = 32 << 10
-"""Of all names and values together, each variable with its "=" and its end."""
+"""Limit of all names and values together, each variable with its "=" and its terminator."""
 
 HIDDEN: Final = "***"
-"""In place of a value that is not for whoever looks."""
+"""In place of a value hidden from the reader."""
 
 JOINED: Final = frozenset({"PATH", "PYTHONPATH"})
-"""What a session gives of these comes behind what the platform puts there."""
+"""A session's values of these are appended to the platform's."""
 
 _RESERVED: Final = frozenset(
     {
@@ -48,7 +48,7 @@ _FLAG: Final = "--env"
 
 
 class FileRefused(ValueError):
-    """A file of variables that cannot be taken; `line` counts from 1, 0 is the whole file."""
+    """An invalid file of variables; `line` counts from 1, 0 is the whole file."""
 
     def __init__(self, line: int, message: str) -> None:
         super().__init__(message)
@@ -56,29 +56,29 @@ class FileRefused(ValueError):
 
 
 def is_name(text: str) -> bool:
-    """Whether it can be the name of a variable."""
+    """Return whether a text is a valid variable name."""
     return _NAME.fullmatch(text) is not None
 
 
 def is_reserved(name: str) -> bool:
-    """Whether the platform itself sets it for every program, so that nobody else may."""
+    """Return whether the platform sets a variable for every program; users may not."""
     return name in _RESERVED or name.startswith(_RESERVED_PREFIX)
 
 
 def size_of(variables: Mapping[str, str]) -> int:
-    """Bytes that count against `MOST_BYTES`."""
+    """Return the bytes that count against `MOST_BYTES`."""
     return sum(len(name.encode()) + len(value.encode()) + 2 for name, value in variables.items())
 
 
 def parse_file(content: bytes) -> dict[str, str]:
-    """The variables of a file such as `.env`: NAME=VALUE lines, the last of one name wins.
+    """Parse a file such as `.env`: NAME=VALUE lines, the last of one name wins.
 
-    Empty lines and those that begin with # are passed over, and so is `export ` in front of a name.
-    A value may stand in single quotes (taken as it is) or in double quotes, where a backslash makes
-    n, r and t what they are elsewhere and takes quotes, $ and itself; without quotes it ends before
-    ` #`, and blanks around it are dropped. Nothing is replaced in it: $NAME stays $NAME.
+    Empty lines and lines starting with # are skipped, and so is `export ` before a name. A value may
+    be in single quotes (verbatim) or in double quotes, where a backslash escapes quotes, $ and
+    itself, and n, r and t as elsewhere; without quotes it ends before ` #`, and blanks around it are
+    dropped. Nothing is expanded: $NAME stays $NAME.
 
-    Raises FileRefused, whose text never holds a value.
+    Raises FileRefused, whose text never contains a value.
     """
     try:
         text = decoded(content, "strict")
@@ -102,7 +102,7 @@ def parse_file(content: bytes) -> dict[str, str]:
 
 
 def _variable(line: str) -> tuple[str, str]:
-    """Name and value of one line; ValueError says what is wrong, without the value."""
+    """Parse one line to name and value; the ValueError says what is wrong, without the value."""
     name, equals, rest = line.partition("=")
     name = name.rstrip()
     if name.startswith(("export ", "export\t")):
@@ -110,7 +110,7 @@ def _variable(line: str) -> tuple[str, str]:
     if not equals:
         raise ValueError("there is no = in it")
     if not is_name(name):
-        # Not shown: in the middle of a key that goes over several lines it is a part of that.
+        # Not shown: within a key of several lines it is a part of the key.
         raise ValueError("what stands before = is not the name of a variable")
     if is_reserved(name):
         raise ValueError(f"{name} is set by the platform")
@@ -141,22 +141,22 @@ def _value(text: str) -> str:
 
 
 def without_values(words: Sequence[str]) -> list[str]:
-    """The words of a command line in which `--env NAME=VALUE` names its variable only, and once.
+    """Return a command line with `--env NAME=VALUE` reduced to `--env NAME`, once per variable.
 
-    So it is kept and shown: the value has a place of its own, which not everybody sees.
+    This form is stored and shown: values are stored separately, visible to fewer users.
     """
     return with_values(words, {})
 
 
 def with_values(words: Sequence[str], environment: Mapping[str, str]) -> list[str]:
-    """The other way round: every variable that is named has its value again, if that is known."""
+    """Inverse of `without_values`: variables get their values again, if known."""
     shown: list[str] = []
     seen = set()
     for flag, text, is_name_of_variable in _pieces(words):
         if not is_name_of_variable:
             shown.append(text)
         elif text not in seen:
-            # Once: of two the last counts, and its value is the one that is known.
+            # Once: of duplicates the last one counts, and its value is the known one.
             seen.add(text)
             value = f"{text}={environment[text]}" if text in environment else text
             shown += [flag + value] if flag.endswith("=") else [flag, value]
@@ -164,7 +164,7 @@ def with_values(words: Sequence[str], environment: Mapping[str, str]) -> list[st
 
 
 def _pieces(words: Sequence[str]) -> Iterator[tuple[str, str, bool]]:
-    """Plain words, and for each `--env` how it was written, with the name that it gives."""
+    """Yield plain words, and for each `--env` its spelling, with the variable's name."""
     left = iter(words)
     for word in left:
         if word == "--":
