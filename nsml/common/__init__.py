@@ -1,1 +1,1 @@
-"""What every program of the platform needs: clocks, tasks, settings, servers, logs, private files."""
+"""Shared by all programs of the platform: clocks, tasks, settings, servers, logs, private files."""

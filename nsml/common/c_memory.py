@@ -1,4 +1,4 @@
-"""How the C library gives memory back: programs that pass bytes on keep what they use again at once."""
+"""Settings of the C library's allocator: programs that relay bytes keep freed memory for reuse."""
 
 from __future__ import annotations
 
@@ -9,16 +9,16 @@ from typing import Final
 _M_TRIM_THRESHOLD: Final = -1
 _M_MMAP_THRESHOLD: Final = -3
 _KEPT_BYTES: Final = 32 << 20
-"""Of free memory at the end of the heap; by itself half a megabyte, two pieces of a byte stream."""
+"""Free memory kept at the end of the heap; the default is half a megabyte, two pieces of a byte stream."""
 _MAPPED_BYTES: Final = 4 << 20
-"""From this size on memory is the system's again as soon as it is free: no message is as large."""
+"""Allocations from this size on are returned to the system at once when freed: no message is as large."""
 
 
 def keep_freed_memory() -> None:
-    """Keep up to 32 MiB of what is freed, for the next piece.
+    """Keep up to 32 MiB of freed memory for the next piece.
 
-    By itself glibc gives it back with each piece of 256 KiB and asks for it again with the next one. The kernel clears
-    it each time, which took two thirds of what passing bytes on costs. Other C libraries do as they do.
+    By default glibc returns it after each piece of 256 KiB and requests it again for the next one. The kernel clears
+    it each time, which was two thirds of the cost of relaying bytes. Other C libraries are unaffected.
     """
     with suppress(OSError, AttributeError):
         mallopt = ctypes.CDLL(None).mallopt

@@ -1,6 +1,6 @@
 """Time and blocking work as parameters, so that the same code runs on a virtual clock.
 
-asyncio is imported by what uses it: a program that only asks for the time does without.
+asyncio is imported only when needed: programs that only read the time do not load it.
 """
 
 from __future__ import annotations
@@ -17,10 +17,10 @@ T = TypeVar("T")
 
 
 class Clock(Protocol):
-    """Where loops and the agent take the time from.
+    """Source of time for loops and the agent.
 
-    `time` is the wall clock in Unix seconds: for display and stamps only. `monotonic` never goes
-    back and is what leases, deadlines and charges are measured with, in seconds.
+    `time` is the wall clock in Unix seconds: for display and stamps only. `monotonic`, in seconds, never
+    goes back: use it for leases, deadlines and charges.
     """
 
     def time(self) -> float:
@@ -55,23 +55,22 @@ class SystemClock:
 
 
 SLEW: Final = 0.02
-"""By how much a steady clock goes faster or slower at most, until it is where the wall clock is."""
+"""Largest relative change of a steady clock's speed until it agrees with the wall clock."""
 MOST_APART_S: Final = 3 * 3_600.0
-"""A wall clock that was set further than this was wrong altogether (a machine that starts in 1970): it is followed at once."""
+"""A larger step of the wall clock was an altogether wrong clock (a machine that starts in 1970): it is followed at once."""
 _IDLE_S: Final = 5.0
-"""How long a thread waits for more work before it ends."""
+"""Idle time until a thread ends."""
 
 
 class SteadyClock:
-    """Another clock, whose wall clock is never set: where that jumps, this one follows little by little.
+    """A clock whose wall clock never jumps: it follows that of another one gradually.
 
-    What is decided by how long ago something was, or how far away, is decided by this one: whatever is
-    written by it and measured by it lasts as long as it should, within `SLEW`, however the wall clock is set. An
-    hour is caught up with in two days.
+    Use it for decisions by age or by remaining time: an interval written and measured by it has the right
+    length, within `SLEW`, however the wall clock is set. A step of an hour is caught up with in two days.
 
     Args:
-        clock: the one to follow.
-        elapsed: seconds that go by also while the machine sleeps; by default `clock.monotonic`.
+        clock: the clock to follow.
+        elapsed: seconds, including the machine's sleep; by default `clock.monotonic`.
     """
 
     def __init__(self, clock: Clock, elapsed: Callable[[], float] | None = None) -> None:
@@ -81,7 +80,7 @@ class SteadyClock:
         self._ahead = clock.time() - self._at
 
     def time(self) -> float:
-        """Unix seconds, without a jump; never goes back, but where it is more than `MOST_APART_S` ahead."""
+        """Unix seconds, without jumps; goes back only if it is more than `MOST_APART_S` ahead."""
         at = self._elapsed()
         apart = self._clock.time() - at - self._ahead
         if abs(apart) <= MOST_APART_S:
@@ -91,29 +90,29 @@ class SteadyClock:
         return at + self._ahead
 
     def reach(self, at: float) -> None:
-        """Go on from an instant (Unix seconds) that is known to have been, where we are behind it.
+        """Advance to an instant (Unix seconds) that is known to have passed, if this clock is behind it.
 
-        Without effect when it is more than `MOST_APART_S` away: nothing is known by an instant like that.
+        Ignored if it is more than `MOST_APART_S` ahead: such an instant is unreliable.
         """
         if 0 < at - self._clock.time() <= MOST_APART_S:
             self._ahead += max(at - self.time(), 0.0)
 
     def monotonic(self) -> float:
-        """As of the other clock."""
+        """The followed clock's."""
         return self._clock.monotonic()
 
     async def sleep(self, seconds: float) -> None:
-        """As of the other clock."""
+        """The followed clock's."""
         await self._clock.sleep(seconds)
 
 
 def elapsed() -> float:
-    """Seconds since an arbitrary start, those included for which the machine slept."""
+    """Seconds since an arbitrary start, including the machine's sleep."""
     return time.clock_gettime(getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC))
 
 
 class Offload(Protocol):
-    """Runs blocking work and gives its result; `in_thread`, `in_own_thread` or `inline`."""
+    """Runs blocking work and returns its result; `in_thread`, `in_own_thread` or `inline`."""
 
     async def __call__(self, work: Callable[[], T], /) -> T:
         """Return `work()`; its exceptions pass through."""
@@ -128,16 +127,16 @@ async def in_thread(work: Callable[[], T], /) -> T:
 
 
 async def in_own_thread(work: Callable[[], T], /) -> T:
-    """Run `work` in a thread of its own: what others can make last holds none of the pool's few.
+    """Run `work` in a thread of its own: work that others can prolong must not occupy the pool's few threads.
 
-    Nor does it hold up the end of the process, which ends it wherever it is.
+    It does not delay the end of the process either, which aborts it.
     """
     import asyncio
     from concurrent.futures import Future
     from functools import partial
 
     outcome: Future[T] = Future()
-    outcome.set_running_or_notify_cancel()  # once begun it is not cancelled, whoever stops waiting
+    outcome.set_running_or_notify_cancel()  # once started it is not cancelled, even if the caller is
 
     def attempt() -> Callable[[], None]:
         try:
@@ -150,9 +149,9 @@ async def in_own_thread(work: Callable[[], T], /) -> T:
 
 
 class _Threads:
-    """As many threads as there is work at one time; one that is done waits a while for more.
+    """A thread for each piece of concurrent work; an idle thread waits a while for more.
 
-    To start one takes several times as long as to wake one, and holds up who does it.
+    Starting a thread takes several times as long as waking one, and blocks the caller.
     """
 
     def __init__(self) -> None:
@@ -161,7 +160,7 @@ class _Threads:
             os.register_at_fork(after_in_child=self._idle.clear)
 
     def run(self, work: Callable[[], Callable[[], None]]) -> None:
-        """Begin `work`, which raises nothing and gives what tells its result."""
+        """Start `work`, which raises nothing and returns a function that sets its result."""
         import threading
         from queue import SimpleQueue
 
@@ -182,12 +181,12 @@ class _Threads:
                 try:
                     self._idle.remove(given)
                 except ValueError:
-                    continue  # it was taken at this moment
+                    continue  # it was claimed at this moment
                 return
             tell = work()
-            self._idle.append(given)  # first: whoever is told may have more to do
+            self._idle.append(given)  # first: the result's receiver may have more work
             tell()
-            del work, tell  # and what they hold
+            del work, tell  # and their references
 
 
 _threads = _Threads()

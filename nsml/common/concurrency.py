@@ -1,4 +1,4 @@
-"""Tasks and cancellations where asyncio alone would lose one of them."""
+"""Tasks and cancellations in cases where asyncio alone would lose one."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ T = TypeVar("T")
 
 
 class TaskGroup(asyncio.TaskGroup):
-    """A task group that loses no cancellation of the task that waits for it.
+    """A task group that keeps a cancellation of the task that waits for it.
 
-    When one of its tasks fails while it is being cancelled from outside, asyncio's raises the
-    failure and forgets the cancellation: a loop that outlives failures would then run for ever and
-    whoever waits for its end with it. Here the failure is raised as well, and the cancellation
-    comes back at the next `await`.
+    If one of its tasks fails during a cancellation from outside, asyncio's group raises the
+    failure and drops the cancellation: a loop that survives failures would then run forever, and
+    so would its waiters. Here the failure is raised as well, and the cancellation
+    is raised again at the next `await`.
     """
 
     async def __aexit__(
@@ -36,7 +36,7 @@ class TaskGroup(asyncio.TaskGroup):
             await super().__aexit__(kind, error, trace)
         except BaseExceptionGroup:
             task = asyncio.current_task()
-            # Before Python 3.13 a failure while it waits here leaves a cancellation that is nobody's.
+            # Before Python 3.13 a failure during the wait leaves a cancellation that nobody requested.
             if sys.version_info < (3, 13) and task is not None and not is_cancelled_by_us:
                 if self._parent_cancel_requested:  # type: ignore[attr-defined]
                     task.uncancel()
@@ -47,7 +47,7 @@ class TaskGroup(asyncio.TaskGroup):
 
 
 class BackgroundTasks(TaskGroup):
-    """A task group that cancels what still runs in it when it is left."""
+    """A task group that cancels its running tasks on exit."""
 
     async def __aexit__(
         self,
@@ -55,7 +55,7 @@ class BackgroundTasks(TaskGroup):
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        """Cancel all, and wait for their end."""
+        """Cancel all tasks, and wait for their end."""
         for task in tuple(self._tasks):
             task.cancel()
         await super().__aexit__(None, None, None)
@@ -63,7 +63,7 @@ class BackgroundTasks(TaskGroup):
 
 @asynccontextmanager
 async def beside_each_other() -> AsyncIterator[TaskGroup]:
-    """A task group that fails with what failed first in it, not with a group of that."""
+    """A task group that raises its first failure, not an exception group."""
     try:
         async with TaskGroup() as group:
             yield group
@@ -74,7 +74,7 @@ async def beside_each_other() -> AsyncIterator[TaskGroup]:
 async def each_at_once(
     items: Sequence[S], call: Callable[[S], Awaitable[T]], *, most: int
 ) -> list[T]:
-    """The results of all items in their order, at most `most` calls at a time; fails with the first that fails."""
+    """Return the results of all items in order, with at most `most` concurrent calls; raises the first failure."""
     room = asyncio.Semaphore(most)
 
     async def one(item: S) -> T:
@@ -87,7 +87,7 @@ async def each_at_once(
 
 
 async def first_to_end(*ways: Coroutine[Any, Any, None]) -> None:
-    """Run all until one ends, and end the others; raises what that one raised."""
+    """Run all until one ends, and cancel the others; raises its exception."""
     tasks = [asyncio.ensure_future(one) for one in ways]
     try:
         done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
@@ -102,10 +102,10 @@ async def first_to_end(*ways: Coroutine[Any, Any, None]) -> None:
 async def to_its_end(
     work: Coroutine[Any, Any, T], *, cancel: Callable[[], object] | None = None
 ) -> T:
-    """Await `work` even when we are cancelled meanwhile, and be cancelled then.
+    """Await `work` to its end even if cancelled meanwhile; the cancellation is raised then.
 
-    For work in threads, which cannot be stopped: left alone, it would run into what comes next.
-    `cancel` tells the work that its result is not wanted any more.
+    For work in threads, which cannot be stopped: left alone, it would overlap with later work.
+    `cancel` notifies the work that its result is no longer needed.
     """
     running = asyncio.ensure_future(work)
     cancelled: asyncio.CancelledError | None = None

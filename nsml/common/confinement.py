@@ -1,7 +1,7 @@
-"""A process gives up the files and processes of its account, by Landlock (Linux 5.13 and newer; landlock(7)).
+"""A process drops access to the files and processes of its account, by Landlock (Linux 5.13 and newer; landlock(7)).
 
-What speaks with strangers runs as the control plane's account, whose files are the platform's keys. It keeps reading what
-programs are made of; what it has open stays open, and sockets are connected as before.
+For processes with untrusted peers that run as the control plane's account, whose files have the platform's keys. Program
+code stays readable; open files stay open, and sockets are connected as before.
 """
 
 from __future__ import annotations
@@ -24,17 +24,17 @@ _NO_NEW_PRIVS: Final = 38
 _READ_FILE: Final = 1 << 2
 _READ_DIR: Final = 1 << 3
 _RIGHTS: Final = (13, 14, 15, 15, 16)
-"""How many rights on files there are, in versions from 1 on."""
+"""Number of file rights, by version from 1 on."""
 _SCOPES_SINCE: Final = 6
 _SCOPES: Final = 0b11
-"""Abstract sockets of others, and signals to them."""
+"""Abstract sockets of other processes, and signals to them."""
 
 _FOLDERS: Final = ("/usr", "/lib", "/lib64", "/proc/self", "/dev/urandom")
 _SETTINGS: Final = (
     *("hosts", "resolv.conf", "nsswitch.conf", "host.conf", "gai.conf", "localtime"),
     *("ssl/openssl.cnf", "pki/tls/openssl.cnf", "crypto-policies"),
 )
-"""Of /etc, which may have secrets: what names, times and TLS need."""
+"""In /etc, which may have secrets: files for names, times and TLS."""
 
 
 class _Ruleset(ctypes.Structure):
@@ -51,10 +51,10 @@ class _PathBeneath(ctypes.Structure):
 
 
 def confine() -> None:
-    """Give them up for good, in this thread and all that it starts: at first, as other threads keep them.
+    """Drop access for good, in this thread and all that it starts: call it first, as other threads keep theirs.
 
-    Files of the program and of Python are still read, nothing is written or executed, and memory, environment and
-    descriptors of other processes are out of reach, as are signals to them from Linux 6.12 on. Raises OSError, ENOSYS where the kernel cannot.
+    Files of the program and of Python stay readable, nothing is written or executed, and memory, environment and
+    descriptors of other processes are inaccessible, as are signals to them from Linux 6.12 on. Raises OSError, ENOSYS if the kernel lacks Landlock.
     """
     version = landlock_version()
     if not version:
@@ -74,7 +74,7 @@ def confine() -> None:
 
 
 def landlock_version() -> int:
-    """Of this kernel; 0: it has none, or it is turned off."""
+    """Return this kernel's version; 0: it has none, or it is disabled."""
     found: int = _LIBC.syscall(_CREATE_RULESET, None, ctypes.c_size_t(0), _VERSION)
     return max(found, 0)
 

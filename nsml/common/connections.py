@@ -1,6 +1,6 @@
-"""Connections of an HTTP server: how many one client may hold, how long each may take, and which is closed first.
+"""Connections of an HTTP server: limits per client, timeouts, and the order of eviction.
 
-No sockets here: the server reports what happens on its connections, and closes the ones that it is told to close.
+No sockets here: the server reports changes of its connections, and closes connections on request.
 """
 
 from __future__ import annotations
@@ -36,21 +36,21 @@ class Phase(enum.Enum):
 
 
 WAITING: Final = frozenset({Phase.HANDSHAKE, Phase.HEAD, Phase.BODY, Phase.IDLE, Phase.CLOSING})
-"""Phases in which the server waits for the client: these connections are closed first when room is short."""
+"""Phases in which the server waits for the client: these connections are evicted first."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Limits:
-    """What clients of an HTTP server may take.
+    """Limits on clients of an HTTP server.
 
     Attributes:
-        connections: at once, for everything.
+        connections: open at once, in total.
         reserved: further ones when all of those are busy, for paths that must always answer.
-        per_address: of one address; of IPv6 of one /64 network.
+        per_address: open at once of one address; of IPv6 of one /64 network.
         handshake_s, head_s, body_s: for a whole TLS handshake, request head, request body.
         idle_s: between two requests.
-        stalled_s: how long a client may read nothing of what was sent to it.
-        slow_s: a client that reads nothing for this long is closed when room is short.
+        stalled_s: how long a client may leave sent data unread.
+        slow_s: a client that reads nothing for this long may be evicted.
         closing_s: how long the last bytes may take after we close.
     """
 
@@ -66,7 +66,7 @@ class Limits:
     closing_s: float = 2.0
 
     def seconds(self, phase: Phase) -> float:
-        """How long a connection may stay in a phase."""
+        """Return the timeout of a phase."""
         return {
             Phase.HANDSHAKE: self.handshake_s,
             Phase.HEAD: self.head_s,
@@ -81,13 +81,13 @@ class Connection:
     """One connection.
 
     Attributes:
-        client: whom it counts for; see `nsml.common.hosts.client_of`.
-        is_reserved: accepted although no room is left: only for paths that must always answer.
-        since: when the phase began.
-        unsent_since: since when the client has read nothing of what waits to be sent; None: nothing waits.
+        client: the client it counts for; see `nsml.common.hosts.client_of`.
+        is_reserved: accepted beyond the limit: only for paths that must always answer.
+        since: start of the phase.
+        unsent_since: since when the client has read none of the pending data; None: none is pending.
         abort: closes it at once.
-        end: closes it because it took too long.
-        look: notes whether something waits to be sent.
+        end: closes it after a timeout.
+        look: updates `unsent_since`.
     """
 
     client: str
@@ -100,12 +100,12 @@ class Connection:
     look: Callable[[], Any] = lambda: None
 
     def enter(self, phase: Phase, now: float) -> None:
-        """Note the phase; the clock of a phase that goes on is not restarted."""
+        """Set the phase; re-entering the same phase does not restart its timeout."""
         if phase is not self.phase:
             self.phase, self.since = phase, now
 
     def waits(self, now: float, slow_s: float) -> bool:
-        """Whether nothing is done for it until its client does something."""
+        """Return whether it waits for its client."""
         if self.phase in WAITING:
             return True
         return self.unsent_since is not None and now - self.unsent_since >= slow_s
@@ -115,7 +115,7 @@ class Connections:
     """The open connections of one server.
 
     Args:
-        is_exempt: whether an address has no limit of its own: a proxy speaks for many clients.
+        is_exempt: whether an address has no limit of its own: a proxy has many clients.
     """
 
     def __init__(self, limits: Limits, is_exempt: Callable[[str], bool] = lambda _: False) -> None:
@@ -132,9 +132,9 @@ class Connections:
         return iter(tuple(self._open))
 
     def admit(self, address: str, now: float) -> Connection | None:
-        """Take in a new connection, in place of one that waits where there is no room; None: refuse it."""
+        """Accept a new connection, evicting a waiting one if the limit is reached; None: refuse it."""
         is_exempt = self._is_exempt(address)
-        # What a proxy opens counts for nobody else of its network.
+        # A proxy's connections do not count against its network.
         client = address if is_exempt else client_of(address)
         is_over = not is_exempt and self._per_address[client] >= self.limits.per_address
         if is_over and not self.make_room(now, lambda one: one.client == client):
@@ -151,7 +151,7 @@ class Connections:
         return taken
 
     def leave(self, connection: Connection) -> None:
-        """Forget a connection that has ended; again does no harm."""
+        """Remove a closed connection; idempotent."""
         if connection not in self._open:
             return
         del self._open[connection]
@@ -161,7 +161,7 @@ class Connections:
             del self._per_address[connection.client]
 
     def make_room(self, now: float, among: Callable[[Connection], bool]) -> bool:
-        """Close one that waits: the oldest of the address with the most connections; False: none waits."""
+        """Evict a waiting connection: the oldest of the address with the most connections; False: none waits."""
         slow_s = self.limits.slow_s
         waiting = [one for one in self._open if among(one) and one.waits(now, slow_s)]
         if not waiting:
@@ -172,7 +172,7 @@ class Connections:
         return True
 
     def overdue(self, now: float) -> list[Connection]:
-        """Those that have taken longer than they may."""
+        """Return the connections beyond their timeouts."""
         return [one for one in self._open if self._is_overdue(one, now)]
 
     def _is_overdue(self, one: Connection, now: float) -> bool:

@@ -1,4 +1,4 @@
-"""Which hosts are this machine: what goes to others is encrypted. Which are the same: what another page sends is refused."""
+"""Checks of hosts: whether traffic leaves this machine (it is encrypted then), and whether a request is cross-origin (refused)."""
 
 from __future__ import annotations
 
@@ -10,16 +10,16 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
 _GLOBAL: Final = IPv6Network("2000::/3")
-"""What IPv6 addresses are given out of; everything else has a meaning of its own, or will have."""
+"""Range of allocated global unicast addresses; all others are special or unassigned."""
 _NOT_PUBLIC: Final = (IPv4Network("192.88.99.0/24"), IPv6Network("3fff::/20"))
-"""Which older versions of Python do not know: a relay of 6to4, and documentation."""
+"""Unknown to older versions of Python: a relay of 6to4, and documentation."""
 
 CLIENT_BITS: Final = 64
-"""Of an IPv6 address: whoever has one has all that begin like it."""
+"""Prefix of an IPv6 address that identifies a client: it owns all addresses below."""
 
 
 def is_loopback(host: str) -> bool:
-    """Whether what is sent to a name or address never leaves this machine, as can be said without asking."""
+    """Return whether traffic to a name or address stays on this machine, without resolving it."""
     if host == "localhost":
         return True
     try:
@@ -29,9 +29,9 @@ def is_loopback(host: str) -> bool:
 
 
 def is_public(address: str) -> bool:
-    """Whether an address, as numbers, is anybody's to call: not of this machine or a network of its own.
+    """Return whether a numeric address is public: not of this machine or a private network.
 
-    Nor one in which an IPv4 address is hidden, which may be any.
+    Nor one with an embedded IPv4 address, which may be any.
     """
     try:
         found = ip_address(address.partition("%")[0])
@@ -43,7 +43,7 @@ def is_public(address: str) -> bool:
 
 
 def is_within(address: str, among: Iterable[IPv4Network | IPv6Network]) -> bool:
-    """Whether an address is of one of the networks; an IPv4 address may be written as one of IPv6."""
+    """Return whether an address is in one of the networks; also an IPv4-mapped IPv6 address."""
     try:
         found = ip_address(address.partition("%")[0])
     except ValueError:
@@ -54,7 +54,7 @@ def is_within(address: str, among: Iterable[IPv4Network | IPv6Network]) -> bool:
 
 @functools.lru_cache(maxsize=4096)
 def client_of(address: str) -> str:
-    """Return whom limits count an address for: an IPv4 address, however it is written, or the /64 of an IPv6 one."""
+    """Return the client that limits count an address for: an IPv4 address, also if mapped, or the /64 of an IPv6 one."""
     try:
         found = ip_address(address.partition("%")[0])
     except ValueError:
@@ -67,6 +67,6 @@ def client_of(address: str) -> str:
 
 
 def is_same_place(origin: str, host: str) -> bool:
-    """Whether a browser's page comes from where it sends a request: the headers Origin and Host."""
+    """Return whether a request is same-origin, by the headers Origin and Host."""
     scheme, separator, place = origin.partition("://")
     return bool(host) and bool(separator) and scheme in {"http", "https"} and place == host

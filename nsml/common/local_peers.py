@@ -1,4 +1,4 @@
-"""Which account of this machine opened a TCP connection to a server of ours, and which one listens at a port."""
+"""The local accounts that opened a TCP connection to one of our servers, or that listen at a port."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 FIRST_SESSION_UID: Final = 1_900_000_000
 SESSION_UID_COUNT: Final = 65_536
 SESSION_UIDS: Final = range(FIRST_SESSION_UID, FIRST_SESSION_UID + SESSION_UID_COUNT)
-"""Accounts that an agent with root gives to sessions, unless its settings say otherwise."""
+"""Default range of the accounts that an agent with root assigns to sessions."""
 
 UNKNOWN_UID: Final = -1
 
@@ -30,7 +30,7 @@ _SOCK_DIAG, _BY_FAMILY = 4, 20
 _REQUEST, _DUMP = 0x1, 0x300
 _ERROR, _DONE = 2, 3
 _HEAD: Final = "=IHHII"
-# struct inet_diag_msg behind the header: four bytes, two ports, two addresses of 16 bytes, and so on.
+# struct inet_diag_msg follows the header: four bytes, two ports, two addresses of 16 bytes, and so on.
 _SOURCE: Final = 16 + 8
 _OWNER: Final = 16 + 64
 _SHORTEST: Final = 16 + 72
@@ -38,7 +38,7 @@ _TABLES: Final = (Path("/proc/net/tcp"), Path("/proc/net/tcp6"))
 
 
 def uid_of_peer(client: tuple[str, int], server: tuple[str, int]) -> int | None:
-    """Return the uid of the socket at the client's end; None where it is not a socket of this network namespace."""
+    """Return the uid of the client's socket; None if it is not in this network namespace."""
     for table in _TABLES:
         try:
             lines = table.read_text(encoding="ascii").splitlines()[1:]
@@ -50,9 +50,9 @@ def uid_of_peer(client: tuple[str, int], server: tuple[str, int]) -> int | None:
 
 
 def uids_listening(host: str, port: int) -> set[int]:
-    """Return the uids of the sockets that may answer at a loopback address; none: that is not known, or nobody listens.
+    """Return the uids of the sockets that may answer at a loopback address; empty: unknown, or nobody listens.
 
-    `UNKNOWN_UID` is among them where there are too many sockets to look through.
+    It contains `UNKNOWN_UID` if there are too many sockets to search.
     """
     try:
         wanted = _answering(host.lower())
@@ -70,7 +70,7 @@ def uids_listening(host: str, port: int) -> set[int]:
 
 
 def _answering(host: str) -> list[tuple[int, bytes]]:
-    """The addresses of sockets that connections to a host may come to."""
+    """Return the socket addresses that may accept connections to a host."""
     four = ["127.0.0.1"] if host == "localhost" else [host] if ":" not in host else []
     six = ["::1"] if host == "localhost" else [host] if ":" in host else []
     six += [*(f"::ffff:{one}" for one in four), "::"]  # [::] takes those of IPv4, too
@@ -81,7 +81,7 @@ def _answering(host: str) -> list[tuple[int, bytes]]:
 
 
 def _asked_listening(family: int, addresses: Collection[bytes], port: int) -> set[int]:
-    """Ask the kernel for those that listen at one port: its tables in /proc take milliseconds where few are open.
+    """Query the kernel's listeners at one port: its tables in /proc take milliseconds even if few sockets are open.
 
     See sock_diag(7).
     """
@@ -118,7 +118,7 @@ def _read_listening(table: Path, addresses: Collection[bytes], port: int) -> set
         for number, line in enumerate(lines):
             fields = line.split()
             if int(fields[_STATE], 16) != _LISTENS:
-                break  # those that listen come first
+                break  # listening sockets come first
             if fields[_LOCAL] in wanted:
                 found.add(int(fields[_UID]))
             if number == _MOST_LISTENING:
@@ -127,7 +127,7 @@ def _read_listening(table: Path, addresses: Collection[bytes], port: int) -> set
 
 
 def _written(packed: bytes) -> str:
-    """An address as the tables have it: words in the machine's byte order."""
+    """Return an address in the tables' format: words in the machine's byte order."""
     words = struct.unpack(f"={len(packed) // 4}I", packed)
     return "".join(f"{word:08X}" for word in words)
 
@@ -139,7 +139,7 @@ def find_uid(lines: Iterable[str], client: tuple[str, int], server: tuple[str, i
     for line in lines:
         fields = line.split()
         if not fields[_LOCAL].endswith(port):
-            continue  # most of them, without a closer look
+            continue  # fast path for most lines
         if (_parsed(fields[_LOCAL]), _parsed(fields[_REMOTE])) == wanted:
             return int(fields[_UID])
     return None
@@ -150,7 +150,7 @@ def _endpoint(host: str, port: int) -> Endpoint:
 
 
 def _parsed(text: str) -> Endpoint:
-    """`0100007F:1F90`: words of the address in the machine's byte order, and the port."""
+    """Parse `0100007F:1F90`: words of the address in the machine's byte order, and the port."""
     address, _, port = text.partition(":")
     words = [int(address[at : at + 8], 16) for at in range(0, len(address), 8)]
     packed = struct.pack(f"={len(words)}I", *words)
@@ -159,5 +159,5 @@ def _parsed(text: str) -> Endpoint:
 
 
 def _plain(address: IPv4Address | IPv6Address) -> IPv4Address | IPv6Address:
-    """An IPv4 address that is written as one of IPv6 is the same place."""
+    """Return an IPv4-mapped IPv6 address as IPv4."""
     return getattr(address, "ipv4_mapped", None) or address

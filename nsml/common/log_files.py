@@ -1,4 +1,4 @@
-"""Log files of programs that run for months: put aside at a size, while they are written."""
+"""Log rotation by size for programs that run for months."""
 
 from __future__ import annotations
 
@@ -18,16 +18,16 @@ _OUTPUTS: Final = (1, 2)
 
 
 def put_aside(log: Path, most_bytes: int = LONGEST_LOG_BYTES) -> None:
-    """Rename a log of more bytes to NAME.1, in place of the one before; whoever writes it has to open it anew."""
+    """Rename a log of more bytes to NAME.1, replacing the previous one; its writer has to reopen it."""
     with contextlib.suppress(OSError):
         if log.stat().st_size > most_bytes:
             log.replace(_aside(log))
 
 
 def copy_aside(log: Path, most_bytes: int = LONGEST_LOG_BYTES) -> None:
-    """Like `put_aside`, of a log that another program appends to and does not open anew: it is copied and emptied.
+    """Like `put_aside`, for a log whose writer does not reopen it: it is copied and truncated.
 
-    Lines that are written meanwhile may be lost, as with `copytruncate` of logrotate.
+    Lines written meanwhile may be lost, as with `copytruncate` of logrotate.
     """
     with contextlib.suppress(OSError):
         if log.stat().st_size > most_bytes:
@@ -40,9 +40,9 @@ def _aside(log: Path) -> Path:
 
 
 class RotatedOutput:
-    """Writes to `stream`, this program's standard error; where that is `log`, a long one is put aside.
+    """Writes to `stream`, this program's standard error; rotates it if it is `log`.
 
-    The descriptors of stdout and stderr are replaced: what libraries and the interpreter write goes to the new file, too.
+    The descriptors of stdout and stderr are replaced: output of libraries and the interpreter moves to the new file, too.
     """
 
     def __init__(self, stream: TextIO, log: Path, most_bytes: int) -> None:
@@ -52,14 +52,14 @@ class RotatedOutput:
         self._lock = threading.Lock()
 
     def write(self, text: str) -> int:
-        """Write it to a log that has room, or is a new one."""
+        """Write a text, after a rotation if the log is full."""
         with self._lock:
             with contextlib.suppress(OSError):
                 self._rotate()
             return self._stream.write(text)
 
     def flush(self) -> None:
-        """Pass on what the stream holds."""
+        """Flush the stream."""
         self._stream.flush()
 
     def _rotate(self) -> None:

@@ -1,4 +1,4 @@
-"""What users make happen fills no disk by the logs of the platform's programs: a structlog processor."""
+"""Limits on the logs of the platform's programs, so that users cannot fill a disk: a structlog processor."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ if TYPE_CHECKING:
     from collections.abc import Callable, MutableMapping
 
 LINES_A_MINUTE: Final = 120
-"""Lines of one event that are written within a minute."""
+"""Most lines per event and minute."""
 MOST_CHARS: Final = 2_048
-"""Longest text of one value; tracebacks, which are a program's own, may have ten times as many."""
+"""Longest text of one value; tracebacks, which come from our code, may be ten times as long."""
 _MINUTE_S: Final = 60.0
 _LONG_VALUES: Final = {"exception": 10 * MOST_CHARS}
 
@@ -26,9 +26,9 @@ class _Minute:
 
 
 class LogLimits:
-    """Drops lines of an event beyond LINES_A_MINUTE, and shortens long values.
+    """Drops lines of an event beyond LINES_A_MINUTE, and truncates long values.
 
-    The next line that is written says how many were dropped (`dropped`).
+    The next line written has the number of dropped ones (`dropped`).
 
     Args:
         monotonic: seconds.
@@ -36,7 +36,7 @@ class LogLimits:
 
     def __init__(self, monotonic: Callable[[], float] = time.monotonic) -> None:
         self._monotonic = monotonic
-        # Events are named in the code: there are never more of them than that.
+        # Bounded: events are named in the code.
         self._minutes: dict[str, _Minute] = {}
 
     def __call__(

@@ -1,4 +1,4 @@
-"""A text stream for logs, which may be cut but never stop what writes them."""
+"""A text stream for logs that drops text rather than fail its writer."""
 
 from __future__ import annotations
 
@@ -7,18 +7,18 @@ from typing import TextIO
 
 
 class LossyText:
-    """Writes to a stream; what it does not take (a full disk, a closed pipe) is dropped."""
+    """Writes to a stream; failed writes (a full disk, a closed pipe) are dropped."""
 
     def __init__(self, stream: TextIO) -> None:
         self._stream = stream
 
     def write(self, text: str) -> int:
-        """Write what can be written; the length of the text, as if it was all."""
+        """Write what is possible; return the whole text's length."""
         with contextlib.suppress(OSError, ValueError):
             self._stream.write(text)
         return len(text)
 
     def flush(self) -> None:
-        """Pass on what the stream holds."""
+        """Flush the stream."""
         with contextlib.suppress(OSError, ValueError):
             self._stream.flush()

@@ -10,10 +10,10 @@ import stat
 
 
 class Exposed(PermissionError):
-    """Others may read the file, so what it says is no secret any more.
+    """Others may read the file, so its content is no longer secret.
 
     Attributes:
-        content: what it says, so that it can be made worthless.
+        content: the secret, so that it can be revoked.
     """
 
     def __init__(self, file: str, content: bytes) -> None:
@@ -46,14 +46,14 @@ def read_private(file: str, *, flags: int = 0) -> bytes:
 
 
 def is_exposed(facts: os.stat_result) -> bool:
-    """Whether somebody else may read or change a file.
+    """Return whether other accounts may read or change a file.
 
-    A file of root's may be readable by its group: so services get keys of their own. What is no regular file, such as a pipe
-    of a shell, is whoever's gave it.
+    A file owned by root may be readable by its group: services get their keys this way. Anything but a regular file, such as a
+    shell's pipe, is trusted.
     """
     who_we_are = getattr(os, "geteuid", None)
     if who_we_are is None or not stat.S_ISREG(facts.st_mode):
-        return False  # where there are no such accounts, a mode says nothing
+        return False  # without such accounts a mode means nothing
     mode, me = stat.S_IMODE(facts.st_mode), who_we_are()
     if facts.st_uid not in {0, me} and me != 0:
         return True

@@ -1,4 +1,4 @@
-"""Data folders of programs: each is its user's alone. What the system says of a file, for people."""
+"""Data folders of programs: private to their user. Descriptions of file errors for people."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ if TYPE_CHECKING:
 
 
 def make_data_folder(folder: Path, error: Callable[[str], Exception]) -> None:
-    """Make a program's data folder where there is none, and close it to others.
+    """Make a program's data folder if it is missing, and restrict it to its owner.
 
     Raises:
-        error(REASON): it cannot be made, or it belongs to somebody else.
+        error(REASON): it cannot be made, or it belongs to another account.
     """
     try:
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -30,10 +30,10 @@ def make_data_folder(folder: Path, error: Callable[[str], Exception]) -> None:
 
 
 def foreign(folder: Path) -> str:
-    """Why a program cannot have this folder, or file: it belongs to somebody else; "" where it does not.
+    """Return why a program cannot use this folder or file: another account owns it; "" if it can.
 
     Raises:
-        OSError: it cannot be looked at.
+        OSError: its status cannot be read.
     """
     owner = folder.stat().st_uid
     who_we_are = getattr(os, "geteuid", None)
@@ -43,7 +43,7 @@ def foreign(folder: Path) -> str:
 
 
 def words_of(error: OSError) -> str:
-    """`PATH: Permission denied, it belongs to root ...`: without Python's number."""
+    """Describe an error: `PATH: Permission denied, it belongs to root ...`, without Python's number."""
     if error.errno is None:
         return str(error)
     place = f"{error.filename}: " if error.filename else ""
@@ -51,7 +51,7 @@ def words_of(error: OSError) -> str:
 
 
 def _closed_by(error: OSError) -> str:
-    """Whose the file, or the folder on the way to it, is that we may not open."""
+    """Describe the owner of the inaccessible file, or of the folder above it."""
     if not isinstance(error, PermissionError) or not isinstance(error.filename, (str, Path)):
         return ""
     file = Path(error.filename)

@@ -1,4 +1,4 @@
-"""The log of a program that serves: one JSON object a line on standard error, whoever writes it."""
+"""The log of a server program: one JSON object per line on standard error, also for libraries' records."""
 
 from __future__ import annotations
 
@@ -17,20 +17,20 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 QUIET_GRPC: Final = ("GRPC_VERBOSITY", "NONE")
-"""Set before gRPC is imported: its C core would write lines of its own to standard error."""
+"""Set before gRPC is imported: else its C core writes its own lines to standard error."""
 
 
 def quiet_grpc() -> None:
-    """Keep the C core's own lines out of the log; only before gRPC is imported. What fails is raised, too."""
+    """Keep the C core's own lines out of the log; call before gRPC is imported. Its failures are also raised."""
     os.environ.setdefault(*QUIET_GRPC)
 
 
 def write_json_lines(
     level: str = "info", *, file: Path | None = None, most_bytes: int = LONGEST_LOG_BYTES
 ) -> None:
-    """Write what this program logs, and what libraries log from `warning` on.
+    """Write this program's log, and records of libraries from `warning` on.
 
-    `file`: what standard error is appended to, if it is one that is to be rotated at so many bytes.
+    `file`: the file behind standard error, if it is to be rotated at `most_bytes`.
     """
     error = sys.stderr if file is None else RotatedOutput(sys.stderr, file, most_bytes)
     stream = cast("TextIO", LossyText(cast("TextIO", error)))
@@ -50,7 +50,7 @@ def write_json_lines(
 
 
 class _Passed(logging.Handler):
-    """Hands records of the standard library's logging over."""
+    """Forwards records of the standard library's logging."""
 
     def emit(self, record: logging.LogRecord) -> None:
         """See logging.Handler."""

@@ -1,4 +1,4 @@
-"""Names of hosts to addresses, within a time: the system's resolver may wait for a minute for one that is dead."""
+"""Name resolution with a time limit: the system's resolver may wait a minute for a dead server."""
 
 from __future__ import annotations
 
@@ -9,23 +9,23 @@ from collections.abc import MutableMapping
 
 RESOLVED_WITHIN_S = 2.0
 CONNECTED_WITHIN_S = 2.0
-"""The kernel answers for a program that listens, however busy that is: longer silence is a firewall, or nobody."""
+"""The kernel accepts for a listening program, however busy it is: a longer silence is a firewall, or nobody."""
 _EACH_WITHIN_S = 1
-"""The wait for one resolver, so that a second one is asked in time where the first is dead; whole seconds alone."""
+"""Timeout per resolver, in whole seconds, so that a second one is queried in time if the first is dead."""
 
 
 def bound_resolvers(environment: MutableMapping[str, str]) -> None:
-    """Bound the wait for each resolver; what the user has set stands.
+    """Set the timeout per resolver; values set by the user are kept.
 
-    The system's look-ups (else 5 s for each) and gRPC's (2 s) both read it from the process's environment, once, at
-    the first of them.
+    The system's look-ups (default 5 s each) and gRPC's (2 s) both read it from the process's environment, once, at
+    the first look-up.
     """
     own = environment.get("RES_OPTIONS", "")
     environment["RES_OPTIONS"] = f"timeout:{_EACH_WITHIN_S} {own}".strip()
 
 
 def addresses_of(host: str, port: int, *, within_s: float = RESOLVED_WITHIN_S) -> list[str]:
-    """The addresses of a host, those to try first at the front.
+    """Return the addresses of a host, in order of preference.
 
     Raises:
         OSError: it has none, or no resolver answered in time.
@@ -39,7 +39,7 @@ def addresses_of(host: str, port: int, *, within_s: float = RESOLVED_WITHIN_S) -
         except OSError as error:
             found.put(error)
 
-    # A daemon: nothing ends getaddrinfo, and the program must not wait for it at its end either.
+    # A daemon: getaddrinfo cannot be interrupted, and must not delay the program's exit.
     threading.Thread(target=resolve, name="resolve", daemon=True).start()
     try:
         answer = found.get(timeout=within_s)
@@ -54,9 +54,9 @@ def addresses_of(host: str, port: int, *, within_s: float = RESOLVED_WITHIN_S) -
 
 
 def connect(host: str, port: int, *, timeout_s: float) -> socket.socket:
-    """A TCP connection to whichever address of a host takes one; OSError where none does.
+    """Open a TCP connection to the first address that accepts one; OSError if none does.
 
-    Each address has CONNECTED_WITHIN_S to take it; `timeout_s` is that of the later calls of the connection.
+    Each address has CONNECTED_WITHIN_S to accept; `timeout_s` is the connection's timeout afterwards.
     """
     failure: OSError = OSError(f"{host} has no address")
     for address in addresses_of(host, port):

@@ -1,7 +1,7 @@
-"""Our HTTP servers, whichever program runs them: uvicorn, with limits on what a client may hold.
+"""HTTP servers of all our programs: uvicorn, with limits per client.
 
-A page of the dashboard is served by its own program, and passed to a browser by the gateway: both accept the same
-sizes, and notice equally soon when a client is gone.
+A page of the dashboard is served by its own program, and proxied to a browser by the gateway: both have the same
+size limits, and detect dead clients equally soon.
 """
 
 from __future__ import annotations
@@ -24,11 +24,11 @@ if TYPE_CHECKING:
     from starlette.types import ASGIApp, Receive, Scope, Send
 
 MOST_MESSAGE: Final = 64 << 10
-"""Bytes of what a browser says at once on a connection that stays: a paste of that much is no typing."""
+"""Largest message of a browser on a WebSocket, in bytes: a larger paste is no typing."""
 PING_EVERY_S: Final = 15.0
-"""Whoever does not answer to that on such a connection, for as long again, is gone."""
+"""A client that does not answer a ping on a WebSocket, for as long again, is dead."""
 CONNECTION: Final = "nsml.connection"
-"""Where the state of a request has its `Connection`."""
+"""Key of the `Connection` in a request's state."""
 SETTINGS: Final[Mapping[str, Any]] = {
     "ws": "websockets-sansio",
     "ws_max_size": MOST_MESSAGE,
@@ -42,7 +42,7 @@ SETTINGS: Final[Mapping[str, Any]] = {
 }
 _BACKLOG: Final = 512
 _FULL_S: Final = 0.1
-"""How long no connection is accepted after the machine refused one."""
+"""Pause after the system refused to accept a connection."""
 _NO_UPGRADE: Final = b"HTTP/1.1 400 Bad Request\r\nconnection: close\r\ncontent-length: 0\r\n\r\n"
 _LATE: Final = b"HTTP/1.1 408 Request Timeout\r\nconnection: close\r\ncontent-length: 0\r\n\r\n"
 
@@ -50,10 +50,10 @@ _log = logging.getLogger("uvicorn.error")
 
 
 class HttpServer(uvicorn.Server):
-    """Answers on sockets that are there already.
+    """Serves on existing sockets.
 
     Args:
-        connections: the limits, and what is open; of this server alone.
+        connections: limits and open connections of this server alone.
         options: settings of uvicorn beside SETTINGS.
     """
 
@@ -66,7 +66,7 @@ class HttpServer(uvicorn.Server):
         self._shaking: set[asyncio.Task[None]] = set()
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
-        """Accept by ourselves: what is held by an unfinished handshake counts, too."""
+        """Accept here, not in uvicorn: unfinished handshakes count, too."""
         self.servers = []
         for one in sockets or ():
             one.settimeout(0)
@@ -76,7 +76,7 @@ class HttpServer(uvicorn.Server):
         self.started = True
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
-        """Stop accepting, and end what is open."""
+        """Stop accepting, and close open connections."""
         ending = {*self._accepting, *self._shaking}
         for task in ending:
             task.cancel()
@@ -90,7 +90,7 @@ class HttpServer(uvicorn.Server):
             try:
                 accepted, address = await loop.sock_accept(listener)
             except OSError as error:
-                # Out of file descriptors, most likely: whoever keeps us waiting gives some back.
+                # Out of file descriptors, most likely: evict a waiting client to free one.
                 _log.warning("cannot accept: %s", error)
                 self.connections_open.make_room(loop.time(), lambda _: True)
                 await asyncio.sleep(_FULL_S)
@@ -106,14 +106,14 @@ class HttpServer(uvicorn.Server):
             task.add_done_callback(self._shaking.discard)
 
     async def _take(self, accepted: socket.socket, held: Connection) -> None:
-        """Set TLS up, where there is some, and leave the rest to the protocol."""
+        """Do the TLS handshake, if configured, and start the protocol."""
         config = self.config
         limit = self.connections_open.limits.handshake_s if config.ssl else None
         try:
             await asyncio.get_running_loop().connect_accepted_socket(
                 lambda: self._protocol(held), accepted, ssl=config.ssl, ssl_handshake_timeout=limit
             )
-        except OSError:  # of which errors of TLS are some
+        except OSError:  # including TLS errors
             self._left(accepted, held)
         except BaseException:
             self._left(accepted, held)
@@ -134,7 +134,7 @@ class HttpServer(uvicorn.Server):
         return protocol
 
     async def _watch(self) -> None:
-        """End what takes longer than it may."""
+        """Close overdue connections."""
         limits, loop = self.connections_open.limits, asyncio.get_running_loop()
         every_s = min(1.0, limits.head_s / 4, limits.stalled_s / 4, limits.closing_s / 4)
         while True:
@@ -147,9 +147,9 @@ class HttpServer(uvicorn.Server):
 
 
 def _unambiguous(app: ASGIApp) -> ASGIApp:
-    """Refuse requests with two lengths, and take nothing more from their connections.
+    """Refuse requests with two lengths, and close their connections.
 
-    A proxy in front may go by the one that we do not, and what it takes for a body would be a request here (RFC 9112, 6.1).
+    A proxy in front may use the other length, and what it reads as a body would be a request here (RFC 9112, 6.1).
     """
 
     async def answer(scope: Scope, receive: Receive, send: Send) -> None:
@@ -164,9 +164,9 @@ def _unambiguous(app: ASGIApp) -> ASGIApp:
 
 
 class _Held:
-    """Of a protocol of uvicorn: notes of its connection what the limits go by.
+    """Mixin for uvicorn's protocols: reports the connection's state to the limits.
 
-    `_held` and `_server` are of whoever mixes it in.
+    The subclass sets `_held` and `_server`.
     """
 
     transport: Any
@@ -181,14 +181,14 @@ class _Held:
         return asyncio.get_running_loop().time()
 
     def _look(self) -> None:
-        """Note whether something waits for the client to read it."""
+        """Update since when data waits for the client."""
         if not self.transport.get_write_buffer_size():
             self._held.unsent_since = None
         elif self._held.unsent_since is None:
             self._held.unsent_since = self._now()
 
     def _end(self) -> None:
-        """Close, and do not wait for a client that reads nothing."""
+        """Close, at once if the client reads nothing."""
         if self._held.phase is Phase.CLOSING or self._held.unsent_since is not None:
             self.transport.abort()
             return
@@ -197,15 +197,15 @@ class _Held:
         self.transport.close()
 
     def _say_late(self) -> None:
-        """Tell the client why, where it can be told."""
+        """Send the client the reason, if possible."""
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """Forget it."""
+        """Remove the connection."""
         self._server.connections_open.leave(self._held)
         super().connection_lost(exc)  # type: ignore[misc]
 
     def resume_writing(self) -> None:
-        """A client that reads is not stalled."""
+        """The client reads again."""
         self._held.unsent_since = None
         super().resume_writing()  # type: ignore[misc]
 
@@ -218,23 +218,23 @@ class _Http(_Held, H11Protocol):
         self._server, self._held = held_by, held
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
-        """Wait for a head."""
+        """Start waiting for a request head."""
         super().connection_made(transport)
         self._begin()
         self._held.enter(Phase.HEAD, self._now())
 
     def data_received(self, data: bytes) -> None:
-        """Go on."""
+        """Process data and update the phase."""
         super().data_received(data)
         self._note()
 
     def on_response_complete(self) -> None:
-        """Go on with the next request."""
+        """Continue with the next request."""
         super().on_response_complete()
         self._note()
 
     def handle_websocket_upgrade(self, event: h11.Request) -> None:
-        """From here on another protocol has the connection."""
+        """Hand the connection over to the WebSocket protocol."""
         self._held.enter(Phase.UPGRADED, self._now())
         kind: Any = self.ws_protocol_class
         made: Any = _held_web_socket(kind)
@@ -266,7 +266,7 @@ class _Http(_Held, H11Protocol):
 
 @functools.lru_cache(maxsize=2)
 def _held_web_socket(kind: Any) -> type[asyncio.Protocol]:
-    """A kind of WebSocket of uvicorn, of which the limits know; its library need not be there."""
+    """Return a WebSocket class of uvicorn with the limits; its library need not be installed."""
 
     class WebSocket(_Held, kind):  # type: ignore[misc]
         def __init__(self, server: HttpServer, held: Connection, **options: Any) -> None:
@@ -279,7 +279,7 @@ def _held_web_socket(kind: Any) -> type[asyncio.Protocol]:
 
         def data_received(self, data: bytes) -> None:
             super().data_received(data)
-            # Its library takes less than h11 for a head, and then says nothing at all.
+            # Its library accepts a smaller head than h11, and fails silently.
             if not self.handshake_initiated and self._held.phase is not Phase.CLOSING:
                 self._held.enter(Phase.CLOSING, self._now())
                 self.transport.write(_NO_UPGRADE)

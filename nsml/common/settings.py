@@ -1,6 +1,6 @@
 """A program's settings: one typed tree, read once from TOML files and the environment.
 
-`agent.toml` may be written anew by `nsml up` and `nsml join`. What an administrator sets stands in
+`nsml up` and `nsml join` may rewrite `agent.toml`. Administrators' settings belong in
 `agent.site.toml` beside it, which nsml reads and never writes.
 """
 
@@ -21,11 +21,11 @@ SettingsT = TypeVar("SettingsT", bound=msgspec.Struct)
 
 
 _LARGEST = (1 << 63) - 1
-"""What records and messages have room for."""
+"""Limit of records and messages."""
 
 
 class SettingsError(Exception):
-    """Settings that cannot be used; the message says which and why."""
+    """Invalid settings; the message says which and why."""
 
 
 def read_settings(
@@ -36,11 +36,11 @@ def read_settings(
     prefix: str,
     may_be_absent: bool = False,
 ) -> SettingsT:
-    """The settings in the TOML file `path`, each overridden by the site's and by `environment`.
+    """Read settings from the TOML file `path`, overridden by the site's file and by `environment`.
 
     The site's file is NAME.site.toml beside NAME.toml; the variable is `prefix` + the field's NAME.
-    A relative path is meant from the files' folder; a list in a variable is separated by commas.
-    `may_be_absent`: where there is no `path`, that is as if it were empty.
+    Relative paths are relative to the files' folder; a list in a variable is separated by commas.
+    `may_be_absent`: a missing `path` counts as empty.
 
     Raises:
         SettingsError: a file cannot be read, or a value is missing, unknown or out of range.
@@ -109,7 +109,7 @@ def _document(path: Path, text: bytes) -> dict[str, Any]:
 
 
 def _place(path: Path, text: bytes, name: str) -> str:
-    """The file, and the line that sets `name` there (a key or a table) where one can be told."""
+    """Return the file, with the line that sets `name` (a key or a table) if found."""
     begins = re.compile(rf"""\s*(\[+\s*)?["']?{re.escape(name)}["']?\s*[=.\]]""")
     lines = enumerate(lines_of(decoded(text)), start=1)
     found = (number for number, line in lines if begins.match(line))
@@ -126,7 +126,7 @@ def _unknown(name: str, value: Any, known: Iterable[str]) -> str:
 
 
 def _expected(kind: Any) -> str:
-    """The form of a setting, for people."""
+    """Describe the type of a setting, for people."""
     origin, of = get_origin(kind), get_args(kind)
     if origin is UnionType:
         return _expected(of[0])
@@ -139,7 +139,7 @@ def _expected(kind: Any) -> str:
 
 
 def _example(kind: Any) -> str:
-    """A value of a setting, as TOML has it."""
+    """Return an example value in TOML."""
     origin, of = get_origin(kind), get_args(kind)
     if origin is UnionType:
         return _example(of[0])
@@ -154,7 +154,7 @@ def _toml(value: str) -> str:
 
 
 def _decode(kind: type, value: Any) -> Any:
-    """What msgspec does not know by itself: paths."""
+    """Convert paths, which msgspec does not support."""
     if kind is Path and isinstance(value, str):
         return Path(value)
     raise ValueError(f"{value!r} is not a {kind.__name__}")

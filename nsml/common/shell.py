@@ -1,6 +1,6 @@
-"""Command lines that a person can paste: quoting for a shell, and reading a line back.
+"""Command lines to paste: quoting for a shell, and splitting a line again.
 
-The lines are for every POSIX shell: dash, bash, zsh, ksh, busybox.
+The lines work in every POSIX shell: dash, bash, zsh, ksh, busybox.
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ if TYPE_CHECKING:
 _NAMED: Final = {"\n": r"\n", "\r": r"\r", "\t": r"\t", "\\": r"\\", "%": "%%"}
 _LETTERS: Final = {"a": 7, "b": 8, "t": 9, "n": 10, "v": 11, "f": 12, "r": 13, "e": 27, "E": 27}
 _ARGUMENTS: Final = re.compile(r"--?[\w-]+\s")
-"""Several words, such as `--lr 0.1`: no option is called so."""
+"""Several words, such as `--lr 0.1`: no option has such a name."""
 _ESCAPED: Final = re.compile(rf"^-|['\"\\!%]|{UNSAFE}")
-"""What a format of printf cannot have as it is. bash replaces `!` on its command line also within these quotes."""
+"""Characters escaped in a printf format. bash expands `!` on its command line also within these quotes."""
 _ACTIVE: Final = re.compile(r'["$`\\!]')
-"""What means something to a shell within double quotes."""
+"""Special characters within double quotes."""
 _QUOTED: Final = re.compile(
     r"\$'((?:[^'\\]|\\.)*)'|\"\$\(printf '((?:[^'\\]|\\.)*)'\)\"|'[^']*'|\"(?:[^\"\\]|\\.)*\"|\\.",
     re.DOTALL,
@@ -29,15 +29,15 @@ _QUOTED: Final = re.compile(
 _HINT: Final = re.compile(
     r"((?:nsml|chmod|export|unset|ss) (?:\$?'(?:[^'\\]|\\.)*'|\"[^\"]*\"|[^\s'\"]|\s(?!\s))*\S?)(\s{2,})([^#\s].*)"
 )
-"""A command, and words two or more blanks behind it."""
+"""A command, and a remark after two or more blanks."""
 _ESCAPE: Final = re.compile(rb"\\([0-7]{1,3}|x[0-9A-Fa-f]{1,2}|.)", re.DOTALL)
 
 
 def shell_word(text: str) -> str:
-    r"""One word for a shell, on one line and safe to show on a terminal.
+    r"""Quote one word for a shell, on one line and safe to show on a terminal.
 
-    Control and direction characters, and bytes that are not UTF-8 (as in `os.fsdecode`), are written for printf.
-    A word that ends in a line feed, of which `$(...)` would take it, is written as $'...\n': see `is_posix`.
+    Control and direction characters, and bytes that are not UTF-8 (as in `os.fsdecode`), are escaped for printf.
+    A word that ends in a line feed, which `$(...)` would strip, is written as $'...\n': see `is_posix`.
     """
     if text.endswith("\n"):
         return f"$'{_ESCAPED.sub(_escape, text).replace('%%', '%')}'"
@@ -56,19 +56,19 @@ def shell_line(words: Iterable[str]) -> str:
 
 
 def is_posix(words: Iterable[str]) -> bool:
-    """Whether every POSIX shell reads their `shell_line`; else bash, zsh, ksh and busybox do, and dash does not."""
+    """Return whether every POSIX shell reads their `shell_line`; else bash, zsh, ksh and busybox do, and dash does not."""
     return not any(word.endswith("\n") for word in words)
 
 
 def shell_note(words: Iterable[str]) -> str:
-    """What to say beside their `shell_line` where not every POSIX shell reads it; "" where each does."""
+    """Return a note for a `shell_line` that not every POSIX shell reads; else ""."""
     if is_posix(words):
         return ""
     return "for bash, zsh, ksh or busybox: dash has no $'...', and a word ends in a newline"
 
 
 def posix_line(line: str) -> str:
-    """A `shell_line` for every POSIX shell: a word that ends in a line feed is quoted with it, over several lines."""
+    """Convert a `shell_line` for every POSIX shell: final line feeds of a word are quoted verbatim, over several lines."""
     return _QUOTED.sub(lambda found: found[0] if found[1] is None else _with_ends(found), line)
 
 
@@ -80,12 +80,12 @@ def _with_ends(found: re.Match[str]) -> str:
 
 
 def option_words(flag: str, value: str, *, long: str = "") -> list[str]:
-    """An option with its value; `--memo=-x`, one word, where the value reads like an option.
+    """Return an option with its value; `--memo=-x`, one word, if the value looks like an option.
 
     Args:
-        flag: how it is named: `-m` or `--memo`.
+        flag: its name: `-m` or `--memo`.
         value: any text.
-        long: its long name, where `flag` is short.
+        long: its long name, if `flag` is short.
     """
     if value.startswith("-") and not _ARGUMENTS.match(value):
         return [f"{long or flag}={value}"]
@@ -93,20 +93,20 @@ def option_words(flag: str, value: str, *, long: str = "") -> list[str]:
 
 
 def operands(*words: str) -> list[str]:
-    """Positional arguments; behind `--` where one could be taken for an option."""
+    """Return positional arguments; after `--` if one looks like an option."""
     return ["--", *words] if any(word.startswith("-") for word in words) else list(words)
 
 
 def hint_line(text: str) -> str:
-    """A hint with what it says behind its command as a comment, so that a shell takes the whole line."""
+    """Make the remark after a hint's command a comment, so that a shell accepts the whole line."""
     command = _HINT.match(text)
     return f"{command[1]}{command[2]}# {command[3]}" if command else text
 
 
 def shell_split(text: str) -> list[str]:
-    """The words of a command line, also as `shell_word` writes them; nothing else is expanded.
+    """Split a command line, also as `shell_word` writes it; nothing else is expanded.
 
-    Raises ValueError for a quotation that is not closed.
+    Raises ValueError for an unclosed quotation.
     """
     return shlex.split(_QUOTED.sub(_plain, text))
 
@@ -121,7 +121,7 @@ def _escape(match: re.Match[str]) -> str:
 
 
 def _plain(match: re.Match[str]) -> str:
-    """What `shlex` reads the same way."""
+    """Return an equivalent that `shlex` can read."""
     quoted, printed = match[1], match[2]
     if printed is not None:
         quoted = printed.replace("%%", "%")

@@ -1,8 +1,8 @@
-"""Text that came from users and programs, made safe for a terminal and measured in its cells.
+"""Text from users and programs, made safe for a terminal and measured in its cells.
 
-Output of a program can hold escape sequences that move the cursor, retitle the window, answer
-queries as if typed, or reorder what is read. None of that reaches a terminal: what is not plain
-text is shown as what it is.
+Output of a program can have escape sequences that move the cursor, retitle the window, answer
+queries as if typed, or reorder text. None of that reaches a terminal: everything but plain
+text is shown escaped.
 """
 
 from __future__ import annotations
@@ -23,18 +23,18 @@ _DELETE = 0x7F
 UNSAFE = "[\x00-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff]"
 _SGR = r"\x1b\[([0-9;]*)m"
 NO_TEXT = r"\x1b\[[<-?]?[0-9;:]{0,32}[ !\"$']?[ILMSTZcghilnpqrtxy]|\x1b[()][0-9A-Z]|\x1b[=>HNOn|}~]"
-"""Modes and questions of a terminal, scrolling, tab stops, letter sets: what writes nothing and moves no line."""
+"""Terminal modes and queries, scrolling, tab stops, character sets: sequences that print nothing and keep the line."""
 _OPEN_ESCAPE = r"\x1b([()]|\[[<-?]?[0-9;:]{0,32}[ !\"$']?)?\Z"
 _LAST_C0 = 0x20
 _LEAST_FOLDED = 24
 _HANGING = 4
-"""Cells by which further lines of a text without a label are indented."""
+"""Indent in cells of continuation lines of a text without a label."""
 _COMMAND = r"(?:nsml(?! (?:is|already|here|knows|itself)\b)|nsml-tui|systemctl|sudo|chmod|export|unset|printf|docker) (?=\S)"
-"""How a command begins that people paste, and not a sentence about nsml."""
+"""Start of a command to paste, as opposed to a sentence about nsml."""
 _ARGUMENTS = r"""(?:'[^']*'|"[^"]*"|(?!  )[^'",;)])*"""
 _LABEL = rf"(?!{_COMMAND})(?:(?:\w{{1,8}} )?\S{{1,12}}:\s+|\S{{1,12}}(?: \S{{1,8}})?\s{{2,}})"
 _LEAD = re.compile(rf"[ ]{{0,4}}{_LABEL}|\s*")
-"""What further lines are indented by: a label such as `why: `, `note: ` or `data     `, else blanks."""
+"""Indent of continuation lines: the width of a label such as `why: `, `note: ` or `data     `, else of blanks."""
 _CONCEAL = "8"
 _JOINING = {"Mn", "Me", "Mc", "Cf"}
 _JOINER = "\u200d"
@@ -44,14 +44,14 @@ _FIRST_SKIN, _LAST_SKIN = "\U0001f3fb", "\U0001f3ff"
 
 
 def visible(text: str) -> str:
-    """`text` on one line, with every control and direction character shown instead of obeyed."""
+    """Return `text` on one line, with every control and direction character shown instead of obeyed."""
     if text.isprintable():
         return text
     return re.sub(UNSAFE, _shown, text)
 
 
 def escaped(json_text: str) -> str:
-    """JSON of the same value, without what a terminal would obey or cannot be written."""
+    """Escape characters in JSON that a terminal would obey or that cannot be encoded; the value stays the same."""
     if json_text.isascii() and "\x7f" not in json_text:
         return json_text
     return re.sub(UNSAFE, lambda match: f"\\u{ord(match[0]):04x}", json_text)
@@ -69,11 +69,11 @@ def _shown(match: re.Match[str]) -> str:
 
 
 class LogText:
-    """Turns output of a program into text for a terminal, piece by piece.
+    """Converts output of a program to text for a terminal, piece by piece.
 
-    Colours stay where `keeps_colour`; a carriage return becomes a line end, so that nothing is overwritten;
-    modes, such as a hidden cursor, are left out; everything else that is not text is made visible. Invalid
-    UTF-8 shows as U+FFFD. `nsml.view.terminal_output` comes before it where lines are overwritten.
+    Colours are kept if `keeps_colour`; a carriage return becomes a line end, so that nothing is overwritten;
+    modes, such as a hidden cursor, are dropped; all else that is not text is made visible. Invalid
+    UTF-8 shows as U+FFFD. For overwritten lines, apply `nsml.view.terminal_output` first.
     """
 
     def __init__(self, *, keeps_colour: bool) -> None:
@@ -84,16 +84,16 @@ class LogText:
         self._is_mid_line = False
 
     def feed(self, data: bytes) -> str:
-        """The text of the next piece; the start of an unfinished sequence waits for the rest."""
+        """Return the text of the next piece; an unfinished sequence is buffered."""
         return self.take(self._decode(data))
 
     def close(self) -> str:
-        """What is left, and the end of any colour and of an unfinished line."""
+        """Return the buffered rest; closes colours and an unfinished line."""
         rest = self.whole(self._decode(b"", final=True))
         return rest + "\n" if self._is_mid_line else rest
 
     def whole(self, text: str) -> str:
-        """The last piece, with the end of any colour."""
+        """Convert the last piece; closes colours."""
         text = self.take(text, is_last=True)
         if self._is_coloured:
             self._is_coloured = False
@@ -101,7 +101,7 @@ class LogText:
         return text
 
     def take(self, text: str, *, is_last: bool = False) -> str:
-        """`feed`, of text."""
+        """As `feed`, for text."""
         text = self._pending + text
         self._pending = ""
         if not is_last:
@@ -135,7 +135,7 @@ class LogText:
 
 
 def _is_safe_sgr(parameters: str) -> bool:
-    """Whether a colour sequence hides nothing: `8` (conceal) only inside 38 and 48."""
+    """Return whether a colour sequence hides nothing: `8` (conceal) only inside 38 and 48."""
     parts = iter(parameters.split(";"))
     for part in parts:
         if part.lstrip("0") == _CONCEAL:
@@ -154,7 +154,7 @@ def _lines(text: str) -> str:
 
 
 def width(text: str) -> int:
-    """Terminal cells that `text` takes: two for wide East Asian letters and emoji, none for what joins another."""
+    """Return the terminal cells of `text`: two for wide East Asian letters and emoji, none for combining characters."""
     if text.isascii():
         return len(text)
     if _JOINER in text or _AS_EMOJI in text:
@@ -163,11 +163,11 @@ def width(text: str) -> int:
 
 
 def graphemes(text: str) -> Iterator[tuple[str, int]]:
-    """What is read as one letter, with its cells: accents, joined emoji and Hangul in pieces stay together."""
+    """Yield grapheme clusters with their cells: accents, joined emoji and decomposed Hangul stay together."""
     part, cells, is_joined = "", 0, False
     for letter in text:
         size = _cells(letter)
-        # Padding behind a name that ends with a joiner is not part of its last letter.
+        # Padding after a name that ends with a joiner is not part of its last letter.
         if part and ((is_joined and letter != " ") or not size):
             part += letter
             cells = max(cells, 2) if letter == _AS_EMOJI and cells else cells
@@ -186,23 +186,23 @@ def _cells(letter: str) -> int:
     if kind in _JOINING or _FIRST_SKIN <= letter <= _LAST_SKIN:
         return 0
     if "\u1160" <= letter <= "\u11ff":
-        # A vowel or final of a Hangul syllable in pieces, as file names of macOS have them.
+        # A vowel or final of a decomposed Hangul syllable, as in file names of macOS.
         return 0
     if kind == "Cn":
-        # Not known to this Python; new emoji are among those.
+        # Unknown to this Python: may be a new emoji.
         return 2 if "\U0001f300" <= letter <= "\U0001faff" else 1
     return 2 if unicodedata.east_asian_width(letter) in "WF" else 1
 
 
 def fit(text: str, cells: int) -> str:
-    """`text` in at most `cells` cells, with an ellipsis where something is left out."""
+    """Truncate `text` to at most `cells` cells, with an ellipsis if cut."""
     if width(text) <= cells:
         return text
     return _beginning(graphemes(text), cells - 1) + "…" if cells > 0 else ""
 
 
 def fit_words(text: str, cells: int) -> str:
-    """Like `fit`, cut between words where a word's end is in the second half: no number looks like a smaller one."""
+    """Like `fit`, cut between words if a word ends in the second half: a cut number would look smaller."""
     if width(text) <= cells:
         return text
     begun = _beginning(graphemes(text), cells - len(_MORE) + 1)
@@ -221,13 +221,13 @@ def _beginning(parts: Iterable[tuple[str, int]], cells: int) -> str:
 
 
 def folded(line: str, cells: int) -> list[str]:
-    """A line `  name: words` in lines of at most `cells`, broken between words, the further ones under the first word.
+    """Wrap a line `  name: words` to at most `cells`, between words, with continuation lines under the first word.
 
-    A word that is longer than a line stays whole, and so does a command: it is to be pasted.
+    Words longer than a line stay whole, and so do commands: they are to be pasted.
     """
     lead = _LEAD.match(line)
     begin = lead.end() if lead else 0
-    # Further lines never begin where ours do: a name in the text must not pass for one, such as `try: ...`.
+    # Continuation lines are always indented more: a name in the text must not pass for a label such as `try: ...`.
     indent = max(begin, _HANGING)
     if width(line) <= cells or cells - indent < _LEAST_FOLDED:
         return [line]
@@ -243,7 +243,7 @@ def folded(line: str, cells: int) -> list[str]:
 
 
 def _unbroken(text: str) -> list[str]:
-    """The words of a text, those of a command together: all that begins with one, else up to a comma or the like."""
+    """Split a text into words, with commands unsplit: a text that starts with one, else each up to a comma or the like."""
     if re.match(_COMMAND, text):
         return [text]
     parts: list[str] = []
@@ -260,7 +260,7 @@ def _unbroken(text: str) -> list[str]:
 
 
 def wrapped(text: str, cells: int) -> list[str]:
-    """`text` in lines of at most `cells`, broken between words, and all as far in as the first."""
+    """Wrap `text` to lines of at most `cells`, between words, with the first line's indent."""
     words = text.lstrip()
     lead = text[: len(text) - len(words)]
     room = cells - len(lead)
@@ -274,7 +274,7 @@ def wrapped(text: str, cells: int) -> list[str]:
 
 
 def in_lines(text: str, cells: int) -> list[str]:
-    """All of `text` in lines of at most `cells`, broken between words, and within those that are longer than a line."""
+    """Wrap all of `text` to lines of at most `cells`, between words, and within words longer than a line."""
     lines = [""]
     for word in text.split(" "):
         if lines[-1] and width(lines[-1]) + 1 + width(word) > cells:
@@ -286,7 +286,7 @@ def in_lines(text: str, cells: int) -> list[str]:
 
 
 def fit_coloured(text: str, cells: int) -> str:
-    """Like `fit`, for text with colours: they take no room, and what was opened is closed."""
+    """Like `fit`, for text with colours: they take no cells, and are closed at the end."""
     parts = re.split(r"(\x1b\[[0-9;]*m)", text)
     plain = "".join(parts[::2])
     kept = fit(plain, cells)
@@ -300,7 +300,7 @@ def fit_coloured(text: str, cells: int) -> str:
 
 
 def fit_middle(text: str, cells: int) -> str:
-    """Like `fit`, with what is left out in the middle: both ends stay."""
+    """Like `fit`, but cut in the middle: both ends stay."""
     if width(text) <= cells or cells < 3:
         return fit(text, cells)
     head = fit(text, cells // 2 + 1)
@@ -316,11 +316,11 @@ def fit_middle(text: str, cells: int) -> str:
 
 
 def fit_around(text: str, begin: int, length: int, cells: int) -> str:
-    """Like `fit`, around `length` characters from `begin` on, which are shown from their beginning on."""
+    """Like `fit`, around `length` characters from `begin` on, which stay from their start."""
     if width(text) <= cells:
         return text
     found = fit(text[begin : begin + length], cells)
-    # As much on either side; where one has less, the other gets the rest.
+    # Equal context on both sides; the rest goes to the other side if one is short.
     half = max(cells - width(found), 0) // 2
     before, behind = text[:begin], text[begin + length :]
     room = max(half, cells - width(found) - width(behind))
@@ -329,7 +329,7 @@ def fit_around(text: str, begin: int, length: int, cells: int) -> str:
 
 
 def fit_end(text: str, cells: int) -> str:
-    """Like `fit`, with what is left out at the beginning: the end stays."""
+    """Like `fit`, but cut at the start: the end stays."""
     if width(text) <= cells:
         return text
     kept, left = "", cells - 1
@@ -342,5 +342,5 @@ def fit_end(text: str, cells: int) -> str:
 
 
 def pad(text: str, cells: int) -> str:
-    """`text` with spaces up to `cells` cells."""
+    """Pad `text` with spaces to `cells` cells."""
     return text + " " * (cells - width(text))

@@ -1,4 +1,4 @@
-"""Text files as other programs write them: with a byte order mark, in UTF-16, with the line ends of any system."""
+"""Text files of any program: with a byte order mark, in UTF-16, with the line ends of any system."""
 
 from __future__ import annotations
 
@@ -23,10 +23,10 @@ _LINE_END = re.compile(r"\r\n|\n|\r")
 
 
 def decoded(content: bytes, errors: str = "surrogateescape") -> str:
-    """The text of a file, without a byte order mark: UTF-16 and UTF-32 by their mark, UTF-8 without one.
+    """Decode a file, without a byte order mark: UTF-16 and UTF-32 by their mark, UTF-8 without one.
 
-    `errors` is of what is no text in that, as for `bytes.decode`; by default a byte that is not UTF-8 is kept as a
-    surrogate, as in names of files. Raises UnicodeDecodeError as `errors` says, and for damaged UTF-16.
+    `errors`: as for `bytes.decode`; by default a byte that is not UTF-8 becomes a surrogate, as in file names.
+    Raises UnicodeDecodeError as `errors` says, and for damaged UTF-16.
     """
     for mark, encoding in _MARKS:
         if content.startswith(mark):
@@ -37,9 +37,9 @@ def decoded(content: bytes, errors: str = "surrogateescape") -> str:
 
 
 def file_content(path: Path) -> bytes:
-    """What is in a file, or in what a link of that name leads to. Raises OSError.
+    """Read a regular file; links are followed. Raises OSError.
 
-    A pipe, at which a read would wait for ever, or a device is none.
+    A pipe, at which a read could block forever, and a device are refused.
     """
     with open(path, "rb", opener=_opened_at_once) as file:
         if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
@@ -52,13 +52,13 @@ def _opened_at_once(path: str, flags: int) -> int:
 
 
 def toml_of(content: bytes) -> dict[str, Any]:
-    """The document of a TOML file. Raises ValueError: UnicodeDecodeError, tomllib.TOMLDecodeError."""
+    """Parse a TOML file. Raises ValueError: UnicodeDecodeError, tomllib.TOMLDecodeError."""
     import tomllib
 
     return tomllib.loads(decoded(content, "strict"))
 
 
 def lines_of(text: str) -> list[str]:
-    """The lines of a text; those of `str.splitlines` end at form feeds and separators, too, which are in names."""
+    """Split a text into lines; `str.splitlines` would split at form feeds and separators in names, too."""
     lines = _LINE_END.split(text)
     return lines if lines[-1] else lines[:-1]

@@ -1,6 +1,6 @@
-"""The time zone in which people type and read times: the process's own (`TZ`), or UTC where that is asked for.
+"""The time zone for input and output of times for people: the process's own (`TZ`), or UTC on request.
 
-Programs get UTC, always (`nsml.common.units.moment`).
+Programs always get UTC (`nsml.common.units.moment`).
 """
 
 from __future__ import annotations
@@ -13,29 +13,29 @@ _IS_UTC: ContextVar[bool] = ContextVar("is_utc", default=False)
 
 
 def use_utc() -> None:
-    """Type and show times in UTC from now on, in this context (see contextvars)."""
+    """Read and show times in UTC from now on, in this context (see contextvars)."""
     _IS_UTC.set(True)
 
 
 def local(seconds: float) -> datetime:
-    """Unix seconds on the reader's clock; it knows its offset."""
+    """Convert Unix seconds to an aware time in the reader's zone."""
     at = datetime.fromtimestamp(seconds, tz=UTC)
     return at if _IS_UTC.get() else at.astimezone()
 
 
 def on_clock(naive: datetime) -> datetime:
-    """The moment of a date and a time without a zone.
+    """Convert a date and time without a zone to a moment.
 
-    Of an hour that a clock shows twice the first; one that it skips is as much later as it skips.
+    An ambiguous hour means the first one; a skipped time is moved forward by the gap.
     """
-    # Not by astimezone(), which takes a time that is skipped for one before it.
+    # Not by astimezone(), which moves a skipped time backward.
     return naive.replace(tzinfo=UTC) if _IS_UTC.get() else local(naive.timestamp())
 
 
 def typed(text: str, *, now: float | None = None) -> datetime:
-    """The moment of `2026-12-01`, `2026-12-01T09:30` or `2026-12-01T09:30+09:00`; or ValueError.
+    """Parse `2026-12-01`, `2026-12-01T09:30` or `2026-12-01T09:30+09:00`; raises ValueError.
 
-    `now`: Unix seconds; given, `09:30` is a time of that day, also one that is still to come, as for journalctl.
+    `now`: Unix seconds; if set, `09:30` is a time of that day, even a future one, as for journalctl.
     """
     text = text.strip()
     if now is not None and re.fullmatch(r"\d{2}:\d{2}(:\d{2})?", text, re.ASCII):
@@ -48,12 +48,12 @@ def typed(text: str, *, now: float | None = None) -> datetime:
 
 
 def zone_name(seconds: float) -> str:
-    """What the zone is called at a moment: `UTC`, `KST`, `CEST`, `+0330`."""
+    """Return the zone's name at a moment: `UTC`, `KST`, `CEST`, `+0330`."""
     return local(seconds).strftime("%Z")
 
 
 def suffix(seconds: float) -> str:
-    """What is behind a time of the day: `Z` where that is UTC; ` CEST` in an hour that the clock shows twice; else nothing."""
+    """Return the suffix of a time of day: `Z` in UTC; ` CEST` in an ambiguous hour; else ""."""
     name = zone_name(seconds)
     if name == "UTC":
         return "Z"

@@ -1,10 +1,10 @@
-"""How two ends of a connection prove to each other that they have one key, which neither of them sends.
+"""Mutual proof of a shared key, without sending it, at the start of a connection.
 
-Who listens proves itself first: whoever only knows where it listens learns nothing of those who come.
+The listener proves itself first: an impostor at its address learns nothing of the clients.
 
-    comes      MAGIC, id of the key, nonce
-    listens    nonce, proof
-    comes      proof
+    client     MAGIC, id of the key, nonce
+    listener   nonce, proof
+    client     proof
 """
 
 from __future__ import annotations
@@ -30,21 +30,21 @@ ANSWER_BYTES: Final = _NONCE_BYTES + PROOF_BYTES
 
 
 class NotProven(Exception):
-    """The other end is not who it should be."""
+    """The other end has another key."""
 
 
 def id_of(key: bytes) -> bytes:
-    """By which who listens knows which key is meant."""
+    """Return the id by which the listener selects the key."""
     return _digest(key, b"id")[:_ID_BYTES]
 
 
 async def prove(
     exactly: Callable[[int], Awaitable[bytes]], send: Callable[[bytes], Awaitable[None]], key: bytes
 ) -> None:
-    """As who comes. `exactly` reads so many bytes; what it and `send` raise is raised.
+    """The client's side. `exactly` reads a number of bytes; exceptions of it and `send` pass through.
 
     Raises:
-        NotProven: who listens has another key.
+        NotProven: the listener has another key.
     """
     hello = _MAGIC + id_of(key) + os.urandom(_NONCE_BYTES)
     await send(hello)
@@ -60,10 +60,10 @@ async def check(
     send: Callable[[bytes], Awaitable[None]],
     key_of: Callable[[bytes], bytes | None],
 ) -> bytes:
-    """As who listens; the id of the key that the other end has. `key_of` gives the key of an id, if one is expected.
+    """The listener's side; return the id of the client's key. `key_of` returns the key of an id, if expected.
 
     Raises:
-        NotProven: it has none that is expected.
+        NotProven: the client has no expected key.
     """
     hello = await exactly(HELLO_BYTES)
     name = hello[len(_MAGIC) : len(_MAGIC) + _ID_BYTES]
@@ -82,17 +82,17 @@ def _digest(key: bytes, words: bytes) -> bytes:
     return hmac.digest(key, words, "sha256")
 
 
-# The same on a socket that never blocks, on the running loop: nothing is read that comes after it.
+# The same on a non-blocking socket, on the running loop: no later bytes are read.
 
 
 async def prove_on(connected: socket.socket, key: bytes) -> None:
-    """As `prove`; raises OSError and EOFError, too."""
+    """As `prove`; also raises OSError and EOFError."""
     loop = asyncio.get_running_loop()
     await prove(partial(_exactly, connected), partial(loop.sock_sendall, connected), key)
 
 
 async def check_on(connected: socket.socket, key_of: Callable[[bytes], bytes | None]) -> bytes:
-    """As `check`; raises OSError and EOFError, too."""
+    """As `check`; also raises OSError and EOFError."""
     loop = asyncio.get_running_loop()
     return await check(partial(_exactly, connected), partial(loop.sock_sendall, connected), key_of)
 

@@ -1,4 +1,4 @@
-"""Quantities as people write and read them."""
+"""Formatting and parsing of quantities for people."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ _COUNTS = {
     for word in words.split()
 } | {"half": "0.5"}
 _LARGEST_WHOLE = 1e15
-"""That is written with all its digits."""
+"""Whole numbers below it are written with all digits."""
 _UNITS = {
     word: unit
     for unit, words in {
@@ -51,19 +51,19 @@ _UNITS = {
 }
 _MOST_WORDS = 80
 _MOST_DIGITS = 17
-"""Of a float that are worth showing."""
+"""Useful digits of a float."""
 _NOW = 5
-"""Seconds; what is less is not worth counting."""
+"""Seconds; shorter times are "just now"."""
 _MINUTE, _HOUR, _DAY, _MONTH, _YEAR = 60, 3600, 86400, 2_629_800, 31_557_600
 
 
 def counted(count: int, one: str, many: str = "") -> str:
-    """So many of them in words: `1 file`, `1,204 files`; `many` where that is not `one` with an s."""
+    """Return a count in words: `1 file`, `1,204 files`; `many`: an irregular plural."""
     return f"{count:,} {one if count == 1 else many or one + 's'}"
 
 
 def size_text(count: int) -> str:
-    """Bytes of data, on disks and on their way, as `3.5 MB`: powers of 1000, as NSML writes them; of memory see `memory_text`."""
+    """Format bytes of data, on disks and in transfers, as `3.5 MB`: powers of 1000, as in NSML; for memory see `memory_text`."""
     if count == 1:
         return "1 Byte"
     value = float(count)
@@ -75,13 +75,13 @@ def size_text(count: int) -> str:
 
 
 def exact_size_text(count: int) -> str:
-    """Bytes as `2.5G` or `96Gi`, to the last byte and in few letters: what `parse_size` reads as the same number."""
+    """Format bytes exactly, as `2.5G` or `96Gi`, the shorter form: `parse_size` reads the same number."""
     decimal, binary = _decimal_size(count), _binary_size(count)
     return binary if binary and len(binary) < len(decimal) else decimal
 
 
 def _binary_size(count: int) -> str:
-    """A whole number of a unit in powers of 1024; "" without one."""
+    """Format bytes as a whole number of a unit in powers of 1024; "" if impossible."""
     for power, unit in ((4, "Ti"), (3, "Gi"), (2, "Mi"), (1, "Ki")):
         whole, part = divmod(count, 1024**power)
         if whole and not part:
@@ -100,7 +100,7 @@ def _decimal_size(count: int) -> str:
 
 
 def memory_text(count: int) -> str:
-    """Bytes as `80.0 GiB`: powers of 1024, as memory is built."""
+    """Format bytes as `80.0 GiB`: powers of 1024, as memory is built."""
     value = float(count)
     for unit in ("B", "KiB", "MiB", "GiB"):
         if value < 1024:
@@ -110,28 +110,28 @@ def memory_text(count: int) -> str:
 
 
 def parse_size(text: str) -> int:
-    """Bytes of `24G` (powers of 1000), `24Gi` (powers of 1024) or `24000000000`; or ValueError."""
+    """Parse `24G` (powers of 1000), `24Gi` (powers of 1024) or `24000000000` to bytes; raises ValueError."""
     match = re.fullmatch(_SIZE, text.strip(), re.IGNORECASE)
     if match is None:
         raise ValueError(f"{text!r} is not a size such as 24G, 512M or 24000000000")
     whole, part, unit, is_binary = match.groups(default="")
     size = (1024 if is_binary else 1000) ** " KMGTP".index(unit.upper() or " ")
-    # In whole numbers: 2.147483649G as a float is a byte less.
+    # In integers: 2.147483649G as a float is a byte less.
     return int(int(whole + part) * size // 10 ** len(part))
 
 
 def lacks_unit(text: str) -> bool:
-    """Whether it is a number alone, which `parse_duration` takes for seconds."""
+    """Return whether a text is a number alone, which `parse_duration` reads as seconds."""
     return re.fullmatch(r"\d+(\.\d+)?", text.strip()) is not None
 
 
 def begins_as_number(text: str) -> bool:
-    """Whether it looks like a number at its beginning, which is not to be cut: `1e-3`, `-.5`, `64x64`."""
+    """Return whether a text starts like a number, which must not be cut: `1e-3`, `-.5`, `64x64`."""
     return re.match(r"[-+.]?\d", text) is not None
 
 
 def parse_duration(text: str) -> float:
-    """Seconds of `90`, `30s`, `15m`, `1h30m` or `2d`; ValueError for anything else."""
+    """Parse `90`, `30s`, `15m`, `1h30m` or `2d` to seconds; raises ValueError."""
     text = text.strip().lower()
     if lacks_unit(text):
         return float(text)
@@ -142,7 +142,7 @@ def parse_duration(text: str) -> float:
 
 
 def meant_duration(text: str) -> str:
-    """What `parse_duration` takes in place of words that it does not: `2h` of "two hours"; "" where unclear."""
+    """Suggest a valid duration for words: `2h` for "two hours"; "" if unclear."""
     words = re.sub(r",|\band\b|\ban?(?= half)|(?<=half) an?\b", " ", text[:_MOST_WORDS].lower())
     words = words.strip().removeprefix("-")
     if clock := re.fullmatch(r"(\d{1,4}):([0-5]\d):([0-5]\d)", words, re.ASCII):
@@ -163,7 +163,7 @@ def meant_duration(text: str) -> str:
 
 
 def duration_text(seconds: float) -> str:
-    """Seconds as `41s`, `41m`, `5h12m`, `2d3h`: two units at most."""
+    """Format seconds as `41s`, `41m`, `5h12m`, `2d3h`: two units at most."""
     total = int(max(seconds, 0))
     if total < _MINUTE:
         return f"{total}s"
@@ -187,7 +187,7 @@ _AGES = (
 
 
 def ago(seconds: float) -> str:
-    """How long ago, in NSML's words: `just now`, `40 seconds ago`, `2 minutes ago`, `an hour ago`."""
+    """Format an age in NSML's words: `just now`, `40 seconds ago`, `2 minutes ago`, `an hour ago`."""
     if seconds < _NOW:
         return "just now"
     if seconds < _MINUTE:
@@ -202,7 +202,7 @@ def ago(seconds: float) -> str:
 
 
 def ago_within(seconds: float, cells: int) -> str:
-    """The same in so many cells: `2 minutes ago`, `2m ago`, `2m`."""
+    """Format an age to fit in `cells`: `2 minutes ago`, `2m ago`, `2m`."""
     told = ago(seconds)
     short = next(
         (f"{seconds // size:.0f}{unit}" for size, *_, unit in _AGES if seconds >= size),
@@ -213,22 +213,22 @@ def ago_within(seconds: float, cells: int) -> str:
 
 
 def moment(seconds: float) -> str:
-    """Unix seconds as RFC 3339 in UTC, to the millisecond: for programs."""
+    """Format Unix seconds as RFC 3339 in UTC, to the millisecond: for programs."""
     text = datetime.fromtimestamp(seconds, tz=UTC).isoformat(timespec="milliseconds")
     return text.replace("+00:00", "Z")
 
 
 def local_moment(seconds: float) -> str:
-    """Unix seconds as RFC 3339 with the offset of the reader's zone, to the millisecond: for people."""
+    """Format Unix seconds as RFC 3339 with the offset of the reader's zone, to the millisecond: for people."""
     text = local(seconds).isoformat(timespec="milliseconds")
     return text.removesuffix("+00:00") + "Z" if zone_name(seconds) == "UTC" else text
 
 
 def short_moment(seconds: float, now: float, *, has_seconds: bool = False) -> str:
-    """Unix seconds in the reader's zone as `11-23 05:20`; of another half-year the day alone, as `ls -l` has it.
+    """Format Unix seconds in the reader's zone as `11-23 05:20`; beyond half a year the date alone, as in `ls -l`.
 
-    A `Z` behind it where that zone is UTC, the zone's name in an hour that its clock shows twice. `has_seconds`: as `11-23 05:20:07`, where moments of one minute
-    stand beside one another.
+    With a suffix `Z` in UTC, or the zone's name in an ambiguous hour. `has_seconds`: as `11-23 05:20:07`, to
+    distinguish moments within a minute.
     """
     at = local(seconds)
     if not has_seconds and abs(now - seconds) >= _YEAR / 2:
@@ -241,12 +241,12 @@ def short_moment(seconds: float, now: float, *, has_seconds: bool = False) -> st
 
 
 def thousandths(count: int) -> str:
-    """Thousandths of a device or core as `2` or `0.5`."""
+    """Format thousandths of a device or core as `2` or `0.5`."""
     return f"{count / 1000:g}"
 
 
 def spans_apart(low: float, high: float) -> tuple[str, str]:
-    """Two spans in seconds from `low` to `high`, in units small enough to tell them apart: `10m`, `10m20s`."""
+    """Format two spans in seconds, `low` and `high`, in units small enough to distinguish them: `10m`, `10m20s`."""
     span = high - low
     least = next((size for size in (_DAY, _HOUR, _MINUTE, 1) if span >= 10 * size), 0)
     digits = 0
@@ -256,7 +256,7 @@ def spans_apart(low: float, high: float) -> tuple[str, str]:
 
 
 def _span(seconds: float, least: int, digits: int) -> str:
-    """Rounded to `least` seconds, or to digits behind the point where that is 0; what is 0 is left out."""
+    """Round to `least` seconds, or to `digits` decimals if that is 0; zero units are left out."""
     rest = round(max(seconds, 0.0), digits)
     if least:
         rest = math.floor(seconds / least + 0.5) * least if seconds > 0 else 0
@@ -271,7 +271,7 @@ def _span(seconds: float, least: int, digits: int) -> str:
 
 
 def apart(values: Sequence[float]) -> list[str]:
-    """Metrics' values or steps for people, with as many digits as tell them apart."""
+    """Format metrics' values or steps for people, with enough digits to distinguish them."""
     texts = [number_text(value) for value in values]
     is_whole = all(float(value).is_integer() and abs(value) < _LARGEST_WHOLE for value in values)
     for digits in range(5, 18):
@@ -282,7 +282,7 @@ def apart(values: Sequence[float]) -> list[str]:
 
 
 def number_text(value: float) -> str:
-    """A metric's value for people: short, never misleading about its size."""
+    """Format a metric's value for people: short, never misleading about its size."""
     if value != value or value in {float("inf"), float("-inf")}:  # noqa: PLR0124 - NaN
         return str(value)
     if value == int(value) and abs(value) < 1e7:
@@ -291,7 +291,7 @@ def number_text(value: float) -> str:
 
 
 def _rounded(value: float, digits: int) -> str:
-    """A number with so many digits; also one that JSON has and no float is."""
+    """Format a number with `digits` significant digits; also a JSON integer too large for a float."""
     try:
         return f"{value:.{digits}g}"
     except OverflowError:
@@ -300,13 +300,13 @@ def _rounded(value: float, digits: int) -> str:
 
 
 def exact_number_text(value: float) -> str:
-    """A metric's value with all its digits: what is parsed as the same number."""
+    """Format a metric's value with all its digits: it parses as the same number."""
     is_whole = math.isfinite(value) and value == int(value) and abs(value) < _LARGEST_WHOLE
     return str(int(value)) if is_whole else repr(value)
 
 
 def number_within(value: float, cells: int) -> str:
-    """A number rounded to what has room in so many cells, its size never cut off; the shortest where none has."""
+    """Round a number to fit in `cells`, its magnitude never cut off; the shortest form if none fits."""
     text = str(value)
     for digits in range(_MOST_DIGITS, 0, -1):
         if len(text) <= cells:
@@ -316,5 +316,5 @@ def number_within(value: float, cells: int) -> str:
 
 
 def whole(value: float) -> float | int:
-    """A number as it is written for programs: 20 and not 20.0 where it is whole."""
+    """Return a number in its form for programs: 20 and not 20.0 if it is whole."""
     return int(value) if value.is_integer() else value

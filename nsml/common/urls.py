@@ -1,4 +1,4 @@
-"""URLs as they may be shown."""
+"""Passwords in URLs."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ _PARAMETER = re.compile(r"([?&](?:ssl)?password=)[^&\s]*", re.IGNORECASE)
 
 
 def without_password(text: str) -> str:
-    """A text in which no URL shows its password; rather too much is hidden than too little."""
+    """Hide passwords in all URLs of a text; hides too much rather than too little."""
     return _PARAMETER.sub(r"\1***", _PASSWORD.sub(r"\1:***@", text))
 
 
 def has_password(url: str) -> bool:
-    """Whether a URL bears a password, be it an empty one."""
+    """Return whether a URL has a password, even an empty one."""
     return without_password(url) != url

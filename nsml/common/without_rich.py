@@ -1,7 +1,7 @@
 """structlog, imported without Rich.
 
-structlog imports Rich where it is installed, to colour consoles. The programs here write JSON, and
-that import would be a quarter of the time that an agent takes to start.
+structlog imports Rich if it is installed, to colour consoles. The programs here write JSON, and
+that import would be a quarter of an agent's start-up time.
 """
 
 import sys
