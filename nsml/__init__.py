@@ -1,9 +1,9 @@
-"""What training code imports: `nsml.bind`, `nsml.report`, `nsml.image`, `nsml.save` and their kin.
+"""The SDK for training code: `nsml.bind`, `nsml.report`, `nsml.image`, `nsml.save` and others.
 
-Nothing but the standard library is loaded. Outside of a session nothing is before a name is used (PEP 562), so
-that `import nsml` costs next to nothing on any Python from 3.8 on; in a session all that records is loaded at
-once, so that the first report is as safe against signals, threads and forks as every later one. `docs/sdk-protocol.md` says what
-the functions write, so that programs in other languages can report too.
+Only the standard library is imported. Outside of a session modules are loaded at first use (PEP 562), so that
+`import nsml` costs next to nothing on any Python from 3.8 on. In a session all recording code is loaded at once, so
+that the first report is as safe against signals, threads and forks as every later one. `docs/sdk-protocol.md` specifies
+the written files, so that programs in other languages can report too.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import os
 import sys
 import time
 
-TYPE_CHECKING = False  # typing itself is not imported: it costs more than all of this package
+TYPE_CHECKING = False  # not imported from typing: that costs more than this whole package
 if TYPE_CHECKING:
     from typing import Any, Callable, Dict, List, Tuple
 
@@ -128,8 +128,8 @@ _LOADED_BY_CALLS = (
     *("fcntl", "nsml._agent", "nsml._distributions"),
     *("nsml._pictures", "nsml._sounds", "nsml._tables"),
 )
-"""What single functions load on their first call; in a session it is loaded with the rest, since a signal handler
-that calls them in the middle of that would find half a module."""
+"""Modules that functions load at their first call; in a session they are loaded at once, since a signal
+handler that calls such a function in the middle of the import would find half a module."""
 _RECORDING = frozenset(
     ("audio", "embedding", "feature_map", "histogram", "image", "report", "table", "text", "video")
 )
@@ -152,14 +152,14 @@ _CALLED_ELSEWHERE = {
     ),
     "config": "arguments come from the command line: nsml run ... -- --lr 0.1",
 }
-"""What other libraries for experiments call things, and what to write here."""
-_loading = _thread.RLock()  # what `threading` has, without loading that
+"""Function names of other experiment trackers, and what to use instead."""
+_loading = _thread.RLock()  # as in `threading`, without loading it
 _early: List[Tuple[str, Tuple[Any, ...], Dict[str, Any]]] = []
-"""Calls of signal handlers that came while the thread they interrupt was loading what they call."""
+"""Calls by signal handlers while the interrupted thread was loading the called function."""
 
 
 def __getattr__(name: str) -> Any:
-    """Load what `name` stands for on its first use."""
+    """Load the module of `name` at its first use."""
     if name not in __all__ and name not in _FUNCTIONS:
         hint = _CALLED_ELSEWHERE.get(name, "")
         instead = f"; {hint}" if hint else ""
@@ -181,13 +181,13 @@ def __getattr__(name: str) -> Any:
 
 
 def _module(name: str) -> Any:
-    """A module of this package. By no means of `importlib`, which would have to be loaded itself."""
+    """Import a module of this package, without loading `importlib`."""
     __import__(f"{__name__}.{name}")
     return sys.modules[f"{__name__}.{name}"]
 
 
 def _later(name: str) -> Callable[..., None]:
-    """Take a call that is made as soon as its function is loaded."""
+    """Queue a call until its function is loaded."""
 
     def call(*arguments: Any, **named: Any) -> None:
         _early.append((name, arguments, named))
@@ -196,7 +196,7 @@ def _later(name: str) -> Callable[..., None]:
 
 
 if hasattr(os, "register_at_fork"):
-    # A child would wait for ever for what another thread of its parent was loading.
+    # Else a child would wait forever for an import of another thread of its parent.
     os.register_at_fork(
         before=_loading.acquire,
         after_in_parent=_loading.release,

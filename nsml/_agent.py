@@ -1,6 +1,6 @@
 """Requests to the node agent over the replica's socket: one JSON line each way.
 
-Only what the program waits for goes this way; reports and checkpoints are files, and need no agent.
+Only blocking requests use it; reports and checkpoints are files, and need no agent.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _PAUSE_S = 0.2
 
 
 class AgentRefusedError(Exception):
-    """The agent answered that it will not; `code` is the contract's word, such as NOT_FOUND."""
+    """The agent refused a request; `code` is the contract's error code, such as NOT_FOUND."""
 
     def __init__(self, code: str, message: str) -> None:
         super().__init__(message or code)
@@ -36,13 +36,13 @@ def request(
     timeout_s: float = 60.0,
     sleep: Callable[[float], None] = time.sleep,
 ) -> Dict[str, Any]:
-    """The agent's answer; an agent that restarts is waited for.
+    """Send a request and return the response; retries while the agent restarts.
 
-    Requests are repeated when the connection breaks, so they must be such that this does no harm.
+    Requests are repeated if the connection breaks, so they must be idempotent.
 
     Raises:
-        AgentRefusedError: it answered with an error.
-        TimeoutError: nobody could be reached for `timeout_s`.
+        AgentRefusedError: the agent refused.
+        TimeoutError: the agent was unreachable for `timeout_s`.
     """
     deadline = time.monotonic() + timeout_s
     noticed = False
@@ -61,21 +61,21 @@ def request(
 def ask_once(
     run_dir: str, message: Dict[str, Any], *, timeout_s: Optional[float] = 5.0
 ) -> Dict[str, Any]:
-    """The agent's answer, if it is there.
+    """Send a request once and return the response.
 
     Raises:
-        AgentRefusedError: it answered with an error.
-        OSError, ValueError: it did not answer.
+        AgentRefusedError: the agent refused.
+        OSError, ValueError: no response.
     """
     with Conversation(run_dir, timeout_s=timeout_s) as agent:
         return agent.ask(message)
 
 
 class Conversation:
-    """A connection on which one request follows another, while the context lasts.
+    """A connection for consecutive requests, open while the context lasts.
 
     Raises:
-        OSError: nobody is there.
+        OSError: no agent is listening.
     """
 
     def __init__(self, run_dir: str, *, timeout_s: Optional[float] = None) -> None:
@@ -94,7 +94,7 @@ class Conversation:
         self._connection.close()
 
     def ask(self, message: Dict[str, Any]) -> Dict[str, Any]:
-        """What is answered. Raises AgentRefusedError; OSError, ValueError: nothing is."""
+        """Return the response. Raises AgentRefusedError; OSError, ValueError: there is none."""
         self._connection.sendall(json.dumps({"v": 1, **message}).encode() + b"\n")
         received = b""
         while not received.endswith(b"\n"):
@@ -115,7 +115,7 @@ def _connect(connection: Any, run_dir: str) -> None:
     if len(os.fsencode(path)) <= _LONGEST_SOCKET_PATH:
         connection.connect(path)
         return
-    # The kernel takes 107 bytes; through an open folder any path fits.
+    # The kernel accepts 107 bytes; through an open folder any path fits.
     folder = os.open(run_dir, os.O_RDONLY | os.O_DIRECTORY)
     try:
         connection.connect(f"/proc/self/fd/{folder}/socket")

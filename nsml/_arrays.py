@@ -1,7 +1,7 @@
-"""Numbers out of whatever holds them, without importing numpy, torch or anything like them.
+"""Numbers from any array-like value, without importing numpy, torch or similar libraries.
 
-An array of numpy is asked through its own methods; a tensor is first made one; lists, `array` and
-memoryviews are read as they are.
+Arrays of numpy are read by their own methods; tensors are converted first; lists, `array` and
+memoryviews are read directly.
 """
 
 from __future__ import annotations
@@ -14,14 +14,14 @@ if TYPE_CHECKING:
 
 MOST_NUMBERS = 1 << 28
 MOST_WHY_CHARS = 200
-"""Of the words of another library: those of torch go on for a page."""
+"""Limit for texts of other libraries: those of torch fill a page."""
 
 
 def unwrapped(value: Any) -> Any:
-    """`value` as an array of numpy, or as nested lists of numbers.
+    """Convert `value` to an array of numpy, or to nested lists of numbers.
 
     Raises:
-        TypeError: it is neither, nor can it be made one.
+        TypeError: it cannot be converted.
     """
     if is_array(value):
         return value
@@ -35,20 +35,20 @@ def unwrapped(value: Any) -> Any:
 
 
 def is_array(value: Any) -> bool:
-    """Whether it has the methods of an array of numpy."""
+    """Return whether a value has the methods of an array of numpy."""
     return hasattr(value, "__array_interface__") and hasattr(value, "astype")
 
 
 def is_tensor(value: Any) -> bool:
-    """Whether it is one of torch, which has channels in front."""
+    """Return whether a value is a tensor of torch, with channels first."""
     return hasattr(value, "detach")
 
 
 def shape_of(value: Any) -> Tuple[int, ...]:
-    """Its lengths, dimension by dimension.
+    """Return the shape of a value.
 
     Raises:
-        TypeError: lists of different lengths lie beside one another, or it is too large.
+        TypeError: it has lists of different lengths, or is too large.
     """
     if is_array(value):
         shape = tuple(int(length) for length in value.shape)
@@ -65,7 +65,7 @@ def shape_of(value: Any) -> Tuple[int, ...]:
 
 
 def flat(value: Any) -> Sequence[Any]:
-    """All numbers of it in order, as they are."""
+    """Return all numbers in order, unconverted."""
     if is_array(value):
         listed = value.reshape(-1).tolist()
         return listed if isinstance(listed, list) else [listed]
@@ -73,17 +73,17 @@ def flat(value: Any) -> Sequence[Any]:
 
 
 def finite(value: Any) -> Tuple[List[float], int]:
-    """The finite numbers of nested lists as floats, and how many others there are."""
+    """Return the finite numbers of nested lists as floats, and the count of the others."""
     numbers = [_float(entry) for entry in _leaves(value)]
     kept = [number for number in numbers if isfinite(number)]
     return kept, len(numbers) - len(kept)
 
 
 def levels(value: Any) -> bytes:
-    """Each number as a byte: floats from 0 to 1 become 0 to 255, integers are cut to that range.
+    """Convert each number to a byte: floats from 0 to 1 become 0 to 255, integers are clipped to that range.
 
     Raises:
-        TypeError: it holds something else.
+        TypeError: it has other values.
     """
     if is_array(value):
         return _levels_of_array(value)
@@ -99,7 +99,7 @@ def levels(value: Any) -> bytes:
 
 
 def spread(value: Any) -> Any:
-    """The numbers moved so that the least is 0 and the largest 1; what is not finite is 0."""
+    """Scale the numbers to 0 to 1; infinite ones and NaN count as 0."""
     if is_array(value):
         value = value.astype("float32")
         value[~((value > float("-inf")) & (value < float("inf")))] = 0
@@ -159,7 +159,7 @@ def _levels_of_array(value: Any) -> bytes:
             value = value.clip(0, 255).astype("uint8")
     elif kind == "f":
         value = value.astype("float32")
-        value[~(value > float("-inf"))] = 0  # NaN, too
+        value[~(value > float("-inf"))] = 0  # NaN and -inf become 0
         value = (value.clip(0, 1) * 255 + 0.5).astype("uint8")
     else:
         raise TypeError(f"an array of {value.dtype} is no image")

@@ -1,4 +1,4 @@
-"""`nsml.artifact`: files and folders of the program's, copied beside its checkpoints and sent like these."""
+"""`nsml.artifact`: files and folders of the program, copied beside its checkpoints and uploaded like them."""
 
 from __future__ import annotations
 
@@ -25,13 +25,13 @@ _LONGEST_REASON = 500
 
 
 class Artifacts:
-    """What one process saves.
+    """Saves artifacts of one process.
 
     Args:
-        run_dir: "" outside of a session; then the last of each name stays in `.nsml/artifacts`.
+        run_dir: "" outside of a session; then the last version of each name stays in `.nsml/artifacts`.
         root: nsml's own folder, which is never copied.
-        checkpoints: beside which they are put.
-        keep: is told name, folder and files of one that is in place.
+        checkpoints: copies are stored beside them.
+        keep: called with name, folder and files of each saved artifact.
     """
 
     def __init__(self, run_dir: str, root: str, checkpoints: Checkpoints, keep: Keep) -> None:
@@ -44,9 +44,9 @@ class Artifacts:
         """Copy a file or a folder.
 
         Raises:
-            OSError: it cannot be read, or the disk refused.
-            TypeError, ValueError: `path` is none, has no files, or has too many.
-            RecursionError: folders in folders without end.
+            OSError: it cannot be read, or the disk is full or broken.
+            TypeError, ValueError: `path` is no path, has no files, or has too many.
+            RecursionError: endlessly nested folders.
         """
         source = os.path.realpath(os.fsdecode(os.fspath(path)))
         own = os.path.realpath(self._root)
@@ -75,7 +75,7 @@ class Artifacts:
     def record(
         self, name: str, folder: str, files: List[Tuple[str, int]], seal: str, step: Any
     ) -> bytes:
-        """The record of one in place. Raises ValueError: it has no room for so many files."""
+        """Return the record of a saved artifact. Raises ValueError if it has too many files for a record."""
         record = {
             "kind": "artifact",
             "time": time.time(),
@@ -93,8 +93,8 @@ class Artifacts:
         return payload
 
     def lost_record(self, name: str, why: str) -> bytes:
-        """The record of one that could not be saved."""
-        # Unique in its replica, as the folders of others are.
+        """Return the record of an artifact that could not be saved."""
+        # Unique in its replica, as other artifacts' folders are.
         folder = f"lost-{os.getpid()}-{time.time_ns()}"
         record = {"kind": "artifact", "time": time.time(), "name": name, "folder": folder}
         return encode({**record, "files": [], "size": 0, "lost": why[:_LONGEST_REASON]})
@@ -103,7 +103,7 @@ class Artifacts:
 class _Copying:
     """Copies a file or a folder into the folder `target`; `own` is never copied.
 
-    Links are left out: nothing outside of the folder is copied.
+    Links are skipped: nothing outside of the folder is copied.
     """
 
     def __init__(self, source: str, target: str, own: str) -> None:
@@ -148,7 +148,7 @@ class _Copying:
 
     def _copy_file(self, path: str, there: str, text: str) -> None:
         before = os.stat(path)
-        # Where blocks are shared, it takes no room.
+        # Shared blocks need no room.
         if not copy_file(path, there, clone_only=not self._has_room) and not self._has_room:
             check_room(self._source, self._target)
             self._has_room = True

@@ -1,8 +1,8 @@
-"""Changes to a running program at one common step of all its processes: knobs that are set, pauses, checkpoints.
+"""Changes to a running program at one common step of all its processes: setting knobs, pauses, loading checkpoints.
 
-A change is prepared in all processes before any of them makes it: each says that it has not come to the step `at`, and
-waits there until it is decided. `Follower` decides what one process does and says. It has no clock, no files and no
-threads; `nsml._live` does what it decides.
+A change is prepared in all processes before any of them applies it: each reports that it has not reached step `at`, and
+waits there for the decision. `Follower` decides what one process does and reports. It has no clock, no files and no
+threads; `nsml._live` executes its decisions.
 """
 
 from __future__ import annotations
@@ -14,27 +14,27 @@ if TYPE_CHECKING:
     from typing import Any, Callable, Dict, List, Optional, Tuple
 
 COUNTERS = ("step", "steps", "report", "optimizer")
-"""Sequences of step numbers of a program, those first that people mean by a step."""
+"""Step counters of a program, in order of preference."""
 
 APPLY, WAIT, READ_BACK = "apply", "wait", "read back"
-"""What a process is to do, now: make the change, wait for the decision, look at what is in force."""
+"""Next action of a process: apply the change, wait for the decision, read the values in force."""
 
 _KINDS = frozenset(("set", "pause", "continue", "load"))
 _PHASES = frozenset(("ask", "prepare", "commit", "withdrawn"))
 _FINAL = frozenset(("applied", "done", "failed"))
 _MEASURING = ""
-"""Asked, and not answered yet: how long a step takes is to be found out."""
+"""State: requested, but not yet answered: the duration of a step is being measured."""
 _MEASURES_S = 1.0
 _BEGINS_S = 60.0
-"""A program that is younger may only not have begun to count its steps."""
+"""A younger program may not have started to count its steps."""
 _READ_WITHIN_S = 10.0
-"""So long a knob may go unread in a program that counts no steps, until that is said."""
-_LARGEST = 1 << 62  # of step numbers that count
+"""In a program without step counters a knob may stay unread this long before that is reported."""
+_LARGEST = 1 << 62  # limit of valid step numbers
 _DEFAULT_LIMIT_S = 3600.0
 
 
 class Change:
-    """One change, as the platform says it. Raises ValueError: it is none that this version knows."""
+    """A change from the platform. Raises ValueError for an unsupported one."""
 
     __slots__ = (
         "at",
@@ -77,12 +77,12 @@ class Change:
 
     @property
     def place(self) -> Tuple[str, Optional[int]]:
-        """Where it is made."""
+        """The counter and step of the change."""
         return (self.counter, self.at)
 
 
 class Unread:
-    """What was set, and is not known to be in force yet."""
+    """Values that were set, not yet known to be in force."""
 
     __slots__ = ("counter", "is_due", "number", "set_at_s", "values")
 
@@ -94,7 +94,7 @@ class Unread:
         self.is_due = False
 
     def tick(self, counter: str, now: float, are_read: Optional[bool]) -> None:
-        """See at a safe point whether it is time to look what is in force."""
+        """Decide at a safe point whether to read the values in force now."""
         if self.counter:
             is_due = are_read is True or counter == self.counter
         else:
@@ -103,11 +103,11 @@ class Unread:
 
 
 class Follower:
-    """What one process knows of changes, and where it is.
+    """A process's state of changes, and its step counters.
 
     Args:
         positions: the last number of each counter.
-        began_s: when the process began. All times are those of one clock, in seconds.
+        began_s: start of the process. All times are from one clock, in seconds.
     """
 
     def __init__(self, positions: Dict[str, int], began_s: float = float("-inf")) -> None:
@@ -119,27 +119,27 @@ class Follower:
         self.step_s: Dict[str, float] = {}
         self._is = _MEASURING
         self._is_committed = False
-        self._is_over = True  # what is known of `change` is not said any more
+        self._is_over = True  # nothing more is reported about `change`
         self.begins_with_it = False
-        """Whether `change` was decided before this process was there."""
+        """Whether `change` was decided before this process started."""
         self.last_over = 0
-        """The number of the last change that this process has made, or has gone on without."""
+        """The number of the last change that this process applied, or continued without."""
         self._position: Optional[int] = None
         self._values: Dict[str, List[Any]] = {}
         self._reason = ""
         self._asked_at_s = 0.0
         self._marks: Dict[str, Tuple[float, int, float, int]] = {}
 
-    # What is heard.
+    # Input from the platform.
 
     def hear(self, change: Optional[Change], now: float, refusal: Callable[[Change], str]) -> None:
-        """Take what the platform says now; None: there is no change.
+        """Process the platform's current change; None: there is none.
 
-        `refusal` says why this process cannot make a change, "" where it can.
+        `refusal` returns why this process cannot apply a change, "" if it can.
         """
         mine = self.change
         if change is not None and mine is not None and change.number < mine.number:
-            return  # of an agent that is behind
+            return  # from an agent with outdated data
         if change is None or change.phase == "withdrawn":
             self._is_over = True
             return
@@ -156,7 +156,7 @@ class Follower:
         now: float,
         refusal: Callable[[Change], str],
     ) -> None:
-        """Take a change that is not made yet; `known` is it as it was heard before."""
+        """Adopt a change that is not yet applied; `known` is its earlier state."""
         is_place_known = known is not None and known.place == change.place
         if change.phase == "commit":
             self._committed(change, is_place_known=is_place_known)
@@ -179,7 +179,7 @@ class Follower:
         if not why:
             self._asked_at_s = now
             self._marks = {}
-            if self.is_paused:  # else at the end of this safe point, at which a counter may begin
+            if self.is_paused:  # else at the end of this safe point, at which a counter may start
                 self._measure(now)
 
     def _prepared(self, change: Change, refusal: Callable[[Change], str]) -> None:
@@ -194,7 +194,7 @@ class Follower:
             return
         has_waited = is_place_known and self._is in ("prepared", "waiting")
         state = self._is if has_waited else "prepared"
-        # Who was not there before begins with what is in force, as with what was decided earlier.
+        # A process that started later begins with the values in force, as with those of earlier changes.
         is_new = self.change is None or self.change.number != change.number
         begins_with_it = is_new and change.kind == "set"
         is_missed = not (has_waited or begins_with_it) and self._is_beyond(change)
@@ -207,13 +207,13 @@ class Follower:
         self._is_committed = not is_missed
 
     def _is_beyond(self, change: Change) -> bool:
-        """Whether it is too late to make it where it is to be made."""
+        """Whether the step of the change has passed."""
         position = self.positions.get(change.counter)
         if position is None or change.at is None:
             return False
         return position > change.at if self.is_paused else position >= change.at
 
-    # Where the process is.
+    # Progress of the process.
 
     def tick(
         self,
@@ -223,10 +223,10 @@ class Follower:
         *,
         are_read: Optional[bool] = None,
     ) -> None:
-        """The process is at a safe point, at which a counter may have come to a number.
+        """Process a safe point, at which a counter may have reached a number.
 
-        `counter` is "" at one that counts nothing; `are_read` says whether the program has read all that was set last, and
-        is None where that is not to be known.
+        `counter` is "" at a safe point without a counter; `are_read`: whether the program has read all values last set,
+        None if unknown.
         """
         is_tick = bool(counter) and is_position(number)
         if is_tick and number is not None:
@@ -240,7 +240,7 @@ class Follower:
             self.unread.tick(counter if is_tick else "", now, are_read)
 
     def _measure(self, now: float) -> None:
-        """Answer, once it is known how long a step takes, or that is not to be found out soon."""
+        """Answer when the duration of a step is known, or cannot be measured soon."""
         preferred = next((name for name in COUNTERS if name in self.positions), "")
         mark = self._marks.get(preferred)
         is_measured = mark is not None and mark[3] > mark[1]
@@ -253,14 +253,14 @@ class Follower:
                     self.step_s[name] = (ended - began) / (last - first)
 
     def is_beginning(self, now: float) -> bool:
-        """Whether the process is so young that it may come to its loop only later."""
+        """Return whether the process is so young that its loop may not have started."""
         return 0 <= now - self._began_s < _BEGINS_S
 
-    # What it does.
+    # Actions.
 
     @property
     def todo(self) -> str:
-        """APPLY, WAIT or READ_BACK; "" where the program goes on."""
+        """APPLY, WAIT or READ_BACK; "" if the program continues."""
         if self.unread is not None and self.unread.is_due:
             return READ_BACK
         if self.change is None or self._is_over:
@@ -281,7 +281,7 @@ class Follower:
 
     @property
     def is_watching(self) -> bool:
-        """Whether safe points at which nothing is new matter."""
+        """Whether safe points without news matter."""
         if self.unread is not None:
             return True
         if self.change is None or self._is_over:
@@ -289,44 +289,44 @@ class Follower:
         return self._is in (_MEASURING, "prepared", "waiting")
 
     def waits(self) -> None:
-        """It waits for the decision now."""
+        """Record that the process waits for the decision."""
         self._is = "waiting"
 
     def gave_up(self, why: str) -> None:
-        """It has waited, and goes on as it was."""
+        """Record that it gave up waiting, and continues unchanged."""
         self._is, self._reason = "missed", why
         if self.change is not None:
             self.last_over = self.change.number
 
     def failed(self, why: str) -> None:
-        """The change could not be made."""
+        """Record that the change failed."""
         self._finish("failed")
         self._reason = why
 
     def applied(self, values: Dict[str, List[Any]], now: float) -> None:
-        """Values were set: old and new by name."""
+        """Record applied values: old and new by name."""
         change = self._finish("applied")
         self._values = values
         self.unread = Unread(change.number, change.counter, values, now)
 
     def read_back(self, values: Dict[str, List[Any]], why: str) -> None:
-        """They were looked at: old, new and in force by name."""
+        """Record values read back: old, new and in force by name."""
         unread, self.unread = self.unread, None
         if unread is None or self.change is None or self.change.number != unread.number:
             return
         self._is, self._values, self._reason = "done", values, why
 
     def done(self) -> None:
-        """The change was made, and nothing is to be looked at."""
+        """Record that the change is complete, with nothing to read back."""
         self._finish("done")
 
     def pauses(self) -> None:
-        """The process stays where it is from here on."""
+        """Record that the process is paused."""
         self._finish("applied")
         self.is_paused = True
 
     def goes_on(self) -> None:
-        """It is paused no more."""
+        """Record the end of the pause."""
         self.is_paused = False
         if self.change is not None and self.change.kind == "pause" and self._is == "applied":
             self._is = "done"
@@ -340,10 +340,10 @@ class Follower:
         self._position = self.positions.get(change.counter)
         return change
 
-    # What it says.
+    # Reports.
 
     def known(self) -> Optional[Dict[str, Any]]:
-        """What the platform is told of the change; None where there is nothing to say."""
+        """Return the report on the change; None if there is none."""
         change = self.change
         if change is None or self._is_over or self._is == _MEASURING:
             return None
@@ -358,7 +358,7 @@ class Follower:
         }
 
     def report(self) -> Dict[str, Any]:
-        """All that the platform is told of this process."""
+        """Return the whole report on this process."""
         step_s = {name: took for name, took in self.step_s.items() if isfinite(took)}
         return {
             "counters": dict(self.positions),
@@ -369,5 +369,5 @@ class Follower:
 
 
 def is_position(number: Any) -> bool:
-    """Whether a step number counts."""
+    """Return whether a step number is valid."""
     return type(number) is int and -_LARGEST < number < _LARGEST

@@ -1,6 +1,6 @@
-"""Checkpoints as folders: written beside their place, made durable, and renamed into it.
+"""Checkpoints as folders: written as drafts, synced to disk, and renamed into place.
 
-`ROOT/<number>-<escaped name>/model/...`; the highest number of a name is the one that counts.
+`ROOT/<number>-<escaped name>/model/...`; the highest number of a name is the current one.
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ if TYPE_CHECKING:
 _DRAFT = ".tmp-"
 _LONGEST = 180
 ARTIFACT = "%artifact"
-"""In place of a name: `escape` makes no such text."""
+"""In place of a name: `escape` never returns it."""
 _MANY_FILES = 200
-"""From so many files on all of the file system is synced at once: a sync of each takes milliseconds."""
+"""From this count on the whole file system is synced at once: each single sync takes milliseconds."""
 _MOST_NAMED = 100
-"""Of what checkpoints leave out that is named in the log."""
+"""Most skipped files named in the log."""
 _PLAIN = frozenset(b"abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_-.")
 
 
@@ -36,11 +36,11 @@ class Checkpoints:
 
     def __init__(self, root: str) -> None:
         self.root = root
-        self._seals: Dict[str, Tuple[str, List[str]]] = {}  # of what this process saved, by folder
-        self._left_out: Set[str] = set()  # what the log was told of
+        self._seals: Dict[str, Tuple[str, List[str]]] = {}  # of this process's saves, by folder
+        self._left_out: Set[str] = set()  # names already logged
 
     def begin(self) -> Draft:
-        """An empty draft with a number that no other process has.
+        """Make an empty draft with a unique number.
 
         Raises:
             OSError: the folder cannot be made.
@@ -53,7 +53,7 @@ class Checkpoints:
                 make_folder(path)
             except FileExistsError:
                 continue
-            # Another process may have taken the number and finished since the folder was read.
+            # Another process may have used the number and finished since the folder was read.
             if any(entry.startswith(f"{number}-") for entry in os.listdir(self.root)):
                 os.rmdir(path)
                 continue
@@ -61,13 +61,13 @@ class Checkpoints:
             return Draft(self.root, path, number, self._left_out)
 
     def newest(self, name: str) -> Optional[str]:
-        """The `model` folder of the newest checkpoint of that name, relative to the root."""
+        """Return the `model` folder of the newest checkpoint of that name, relative to the root."""
         found = self._of_name(name)
         return f"{found[-1][1]}/model" if found else None
 
     @contextmanager
     def lent(self, folder: str, loads: str) -> Iterator[str]:
-        """A copy of the checkpoint `folder` that may be changed and is removed afterwards, in the folder `loads`.
+        """Yield a temporary, writable copy of the checkpoint `folder`, in the folder `loads`.
 
         Raises:
             OSError: it cannot be copied.
@@ -84,27 +84,27 @@ class Checkpoints:
                 os.rmdir(loads)
 
     def seal(self, folder: str, files: List[Tuple[str, int]]) -> str:
-        """From now on a change of the checkpoint is seen; see `nsml._copies.seal_of`. Raises OSError."""
+        """Seal a checkpoint, to detect later changes; see `nsml._copies.seal_of`. Raises OSError."""
         paths = [path for path, _ in files]
         found = seal_of(os.path.join(self.root, folder), paths)
         self._seals[folder] = found, paths
         return found
 
     def is_changed(self, folder: str) -> bool:
-        """Whether a checkpoint that this process saved is another by now."""
+        """Return whether a checkpoint saved by this process was changed since."""
         seal, paths = self._seals.get(folder, ("", []))
         if not seal:
             return False
         model = os.path.join(self.root, folder)
         try:
             found = [path for path, _ in _files(model)[0]]
-            # The half of the content alone: what the agent does to make files its own is no change.
+            # The content half only: the agent's taking ownership of files is no change.
             return found != paths or seal_of(model, paths)[64:] != seal[64:]
         except OSError:
             return True
 
     def keep_newest(self, name: str) -> None:
-        """Remove older checkpoints of that name (off-platform, where no agent does)."""
+        """Remove older checkpoints of that name (off-platform, without an agent)."""
         for _, entry in self._of_name(name)[:-1]:
             remove_tree(os.path.join(self.root, entry))
 
@@ -125,7 +125,7 @@ class Checkpoints:
 
 
 class Draft:
-    """A checkpoint that is being written; it counts from `commit` on."""
+    """An unfinished checkpoint; it is valid from `commit` on."""
 
     def __init__(self, root: str, path: str, number: int, left_out: Set[str]) -> None:
         self._root = root
@@ -135,15 +135,15 @@ class Draft:
         self.model = os.path.join(path, "model")
 
     def commit(self, name: str, *, is_artifact: bool = False) -> Tuple[str, List[Tuple[str, int]]]:
-        """Put it in place, safe from a power cut: its folder below the root, files and sizes.
+        """Move it into place, safe from a power cut; return its folder below the root, its files and sizes.
 
-        An artifact is in place beside the checkpoints, and none of them: no checkpoint replaces it.
+        An artifact is stored beside the checkpoints, and is never replaced by one.
 
         A file that the program can still write, since it is open, mapped or linked elsewhere, is replaced
         by a copy.
 
         Raises:
-            OSError: the disk refused; the draft is still there to be discarded.
+            OSError: the disk is full or broken; the draft is kept, to be discarded.
         """
         self._adopt_siblings()
         files, others = _files(self.model)
@@ -162,14 +162,14 @@ class Draft:
         return entry + "/model", files
 
     def discard(self) -> None:
-        """Remove what was written of it."""
+        """Remove the draft."""
         remove_tree(self._path)
 
     def settle(self) -> None:
-        """Have a folder again where the save function put a file in its place.
+        """Restore the folder if the save function replaced it by a file.
 
         Raises:
-            OSError: there is no folder any more, and no file either.
+            OSError: there is neither folder nor file any more.
         """
         allow(self._path, stat.S_IRWXU)
         if os.path.islink(self.model):
@@ -184,11 +184,11 @@ class Draft:
         allow(self.model, stat.S_IRWXU)
 
     def is_empty(self) -> bool:
-        """Whether nothing was written under `model`."""
+        """Return whether nothing was written under `model`."""
         return not os.listdir(self.model)
 
     def _name_left_out(self, others: List[str]) -> None:
-        """Say once in the log what is not saved."""
+        """Log skipped files, each once."""
         new = [name for name in others if name not in self._left_out]
         if new and len(self._left_out) < _MOST_NAMED:
             self._left_out.update(new[:_MOST_NAMED])
@@ -196,7 +196,7 @@ class Draft:
             notice(f"left out of checkpoints, no regular files: {', '.join(new[:3])}{more}")
 
     def _adopt_siblings(self) -> None:
-        """Take in files named after the folder: `numpy.savez(path)` writes `path.npz` beside it."""
+        """Move in files named after the folder: `numpy.savez(path)` writes `path.npz` beside it."""
         for entry in os.listdir(self._path):
             if entry != "model":
                 path = os.path.join(self._path, entry)
@@ -206,7 +206,7 @@ class Draft:
 
 
 def escape(name: str) -> str:
-    """`name` as part of a file name: other bytes than letters, digits, `_-.` become `%XX`."""
+    """Escape `name` for a file name: bytes other than letters, digits, `_-.` become `%XX`."""
     raw = name.encode("utf-8", "replace")
     text = "".join(chr(byte) if byte in _PLAIN else f"%{byte:02X}" for byte in raw)
     if len(text) <= _LONGEST:
@@ -222,9 +222,9 @@ def _entries(folder: str) -> List[str]:
 
 
 def _files(folder: str) -> Tuple[List[Tuple[str, int]], List[str]]:
-    """Regular files below `folder` with their sizes, and all that is neither file nor folder; sorted.
+    """Return regular files below `folder` with their sizes, and all that is neither file nor folder; sorted.
 
-    Whatever modes user code has set, the owner can read them afterwards. Raises OSError.
+    Makes files readable by the owner, whatever modes user code has set. Raises OSError.
     """
     found, others = [], []
     for base, folders, names in walk(folder):
@@ -255,7 +255,7 @@ def _close_to_writers(folder: str, files: List[str]) -> None:
 
 
 def _sync_file_system(folder: str) -> bool:
-    """Sync all that is on the file system of a folder; False where this system cannot. Raises OSError."""
+    """Sync the whole file system of a folder; False if this system cannot. Raises OSError."""
     if not sys.platform.startswith("linux"):
         return False
     try:
@@ -274,7 +274,7 @@ def _sync_file_system(folder: str) -> bool:
 
 
 def _sync(path: str) -> None:
-    if os.name == "nt" and os.path.isdir(path):  # folders cannot be opened there
+    if os.name == "nt" and os.path.isdir(path):  # folders cannot be opened on Windows
         return
     fd = os.open(path, os.O_RDWR if os.name == "nt" else os.O_RDONLY)
     try:

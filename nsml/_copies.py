@@ -1,4 +1,4 @@
-"""Files whose content nobody else can change: copies, a test for open writers, and seals that show a change."""
+"""Files that no other process can change: copies, a test for open writers, and seals that detect changes."""
 
 from __future__ import annotations
 
@@ -29,8 +29,8 @@ _CANNOT_COPY = (errno.ENOSYS, errno.EXDEV, errno.EINVAL, errno.EOPNOTSUPP, errno
 def copy_tree(source: str, target: str) -> None:
     """Copy the regular files and folders below `source` to the new folder `target`, writable.
 
-    Blocks are shared where the file system can (Btrfs, XFS), else the bytes are copied. Links are
-    left out: nothing in the copy leads back.
+    Blocks are shared if the file system can (Btrfs, XFS), else the bytes are copied. Links are
+    skipped: the copy does not refer to the source.
 
     Raises:
         OSError: a file cannot be read, or the disk has no room; ENOSPC is raised before it is full.
@@ -55,9 +55,9 @@ def copy_tree(source: str, target: str) -> None:
 
 
 def copy_file(source: str, target: str, *, clone_only: bool = False) -> bool:
-    """Make `target` a new file with the bytes of `source`; whether they share blocks.
+    """Copy `source` to the new file `target`; return whether they share blocks.
 
-    With `clone_only` nothing is left where they cannot. Holes stay holes. Raises OSError.
+    With `clone_only` no file is made if they cannot. Holes stay holes. Raises OSError.
     """
     with open(source, "rb") as read:
         mode = 0o755 if os.fstat(read.fileno()).st_mode & stat.S_IXUSR else 0o644
@@ -76,7 +76,7 @@ def copy_file(source: str, target: str, *, clone_only: bool = False) -> bool:
 
 
 def share_blocks(source: int, target: int) -> bool:
-    """Give the empty file `target` the bytes of `source` without copying; whether the file system can."""
+    """Clone `source` into the empty file `target`; return whether the file system can."""
     try:
         import fcntl
 
@@ -87,9 +87,9 @@ def share_blocks(source: int, target: int) -> bool:
 
 
 def has_no_writer(file: int) -> Optional[bool]:
-    """Whether nobody has the file of this descriptor open or mapped for writing; None: not known.
+    """Return whether no process has this descriptor's file open or mapped for writing; None: unknown.
 
-    A read lease is granted exactly then; it is given back at once. Not all file systems have them.
+    A read lease is granted exactly then; it is released at once. Not all file systems support leases.
     """
     try:
         import fcntl
@@ -98,7 +98,7 @@ def has_no_writer(file: int) -> Optional[bool]:
     except (ImportError, AttributeError):
         return None
     try:
-        # Whoever opens it for writing in between has the kernel send a signal: one that is ignored.
+        # If a process opens it for writing meanwhile, the kernel sends a signal: choose one that is ignored.
         fcntl.fcntl(file, _F_SETSIG, _signal.SIGURG)
         fcntl.fcntl(file, setlease, fcntl.F_RDLCK)
         fcntl.fcntl(file, setlease, fcntl.F_UNLCK)
@@ -108,7 +108,7 @@ def has_no_writer(file: int) -> Optional[bool]:
 
 
 def is_private(path: str) -> Optional[bool]:
-    """Whether a file has one name, and nobody has it open or mapped for writing; None: not known."""
+    """Return whether a file has one name, and no process has it open or mapped for writing; None: unknown."""
     file = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
     try:
         return False if os.fstat(file).st_nlink != 1 else has_no_writer(file)
@@ -117,10 +117,10 @@ def is_private(path: str) -> Optional[bool]:
 
 
 def make_private(path: str) -> bool:
-    """Give a file a new inode where another name, descriptor or mapping may still change it.
+    """Replace a file by a copy if another name, descriptor or mapping may still change it.
 
-    Whether one does; where that is not known, the file is copied too. The bytes are those of this
-    moment. Sessions run on Linux: elsewhere files stay as they are. Raises OSError.
+    Return whether one may; if unknown, the file is copied too. The content is that of this
+    moment. Sessions run on Linux: elsewhere files are unchanged. Raises OSError.
     """
     if not sys.platform.startswith("linux"):
         return False
@@ -139,9 +139,9 @@ def make_private(path: str) -> bool:
 
 
 def seal_of(folder: str, files: Sequence[str]) -> str:
-    """The seal of files below `folder` as they are now. Raises OSError.
+    """Return the seal of files below `folder` in their current state. Raises OSError.
 
-    Returns only once a further change would be seen, which is a tick of the kernel's clock (some
+    Returns only when a later change would be detected, after a tick of the kernel's clock (some
     milliseconds).
     """
     found = [(path_text(path), os.lstat(os.path.join(folder, path))) for path in files]
@@ -150,9 +150,9 @@ def seal_of(folder: str, files: Sequence[str]) -> str:
 
 
 def seal(found: Sequence[Tuple[str, os.stat_result]]) -> str:
-    """A digest of which files these are and when each was last changed in any way, and one of when in its bytes.
+    """Return a digest of the files and their last changes of any kind, and one of their last content changes.
 
-    Paths are as text. The kernel sets the time of the last change of any kind; a program cannot. 64 hexadecimal digits each.
+    64 hexadecimal digits each. Paths are as text. The kernel sets the time of the last change of any kind; a program cannot.
     """
     change, content = sha256(), sha256()
     for path, facts in found:
@@ -200,7 +200,7 @@ def _copy_range(source: int, target: int, start: int, end: int) -> None:
                 raise
             _write_through(source, target, end - start)
             return
-        if not count:  # it was cut meanwhile
+        if not count:  # truncated meanwhile
             return
         start += count
 
@@ -208,7 +208,7 @@ def _copy_range(source: int, target: int, start: int, end: int) -> None:
 def _write_through(source: int, target: int, size: int) -> None:
     while size > 0:
         rest = memoryview(os.read(source, min(size, _PIECE_BYTES)))
-        if not rest:  # it was cut meanwhile
+        if not rest:  # truncated meanwhile
             return
         size -= len(rest)
         while rest:
@@ -216,7 +216,7 @@ def _write_through(source: int, target: int, size: int) -> None:
 
 
 def check_room(source: str, target: str) -> None:
-    """Raise OSError (ENOSPC) where a copy of the file or folder `source` has no room in the folder `target`."""
+    """Raise OSError (ENOSPC) if a copy of the file or folder `source` does not fit in the folder `target`."""
     if not hasattr(os, "statvfs"):
         return
     needed = 0 if os.path.isdir(source) else os.stat(source).st_blocks * 512

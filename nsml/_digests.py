@@ -1,4 +1,4 @@
-"""SHA-256 without a module that is loaded for it: `hashlib` brings OpenSSL along, which takes milliseconds."""
+"""SHA-256 without loading `hashlib`, which loads OpenSSL and takes milliseconds."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 def sha256(data: bytes = b"") -> _Hash:
-    """As `hashlib.sha256`: the very one where the program has loaded it, for it is faster."""
+    """As `hashlib.sha256`, which is used if the program has loaded it, since it is faster."""
     fast = getattr(sys.modules.get("hashlib"), "sha256", None)  # None: it is being loaded
     digest: _Hash = (fast or _small)(data)
     return digest

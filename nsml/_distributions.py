@@ -1,4 +1,4 @@
-"""Histograms: of many numbers a few counts, by numpy where the program has it, else by hand."""
+"""Histograms of many numbers, by numpy if the program has loaded it, else in plain Python."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ _MOST_BINS = 4096
 
 
 def histogram(value: Any, bins: int, edges: Any) -> Tuple[Dict[str, Any], Dict[str, Any]]:
-    """Edges and counts of `value`, and what there is to say of it; with `edges` it is the counts.
+    """Return edges and counts of `value`, and its statistics; with `edges` the value is the counts.
 
     Raises:
-        TypeError: it holds no numbers, or edges do not fit.
+        TypeError: it has no numbers, or edges do not fit.
     """
     if edges is not None:
         given, borders = finite(unwrapped(value))[0], finite(unwrapped(edges))[0]
@@ -66,7 +66,7 @@ def _borders(low: float, high: float, bins: int) -> List[float]:
         reach = abs(low) / 2 or 0.5
         most = sys.float_info.max
         low, high = max(low - reach, -most), min(high + reach, most)
-    if high - low > sys.float_info.max:  # numbers of both ends, of which the halves fit
+    if high - low > sys.float_info.max:  # the range overflows, its halves do not
         width = high / 2 / bins - low / 2 / bins
         inner = [2 * (low / 2 + number * width) for number in range(1, bins)]
     else:
@@ -76,7 +76,7 @@ def _borders(low: float, high: float, bins: int) -> List[float]:
 
 
 def _halves(borders: List[float]) -> Tuple[float, float]:
-    """Half of the lowest edge and half of the width, which overflows for numbers of both ends."""
+    """Return half of the lowest edge and half of the range, which may overflow."""
     return borders[0] / 2, (borders[-1] / 2 - borders[0] / 2) or 1.0
 
 

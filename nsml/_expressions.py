@@ -1,7 +1,7 @@
-"""Evaluates what `nsml exec` asks, in the training process and never in the training thread.
+"""Evaluates code for `nsml exec`, in the training process but never in the training thread.
 
-An exception that is set from outside in a thread can come up in any line of it, also in a `finally` of its callers.
-So expressions run in a thread of their own, which alone is ever interrupted, while the thread that trains waits.
+An exception set from another thread can be raised in any line, also in a `finally` of its callers.
+So code runs in a thread of its own, the only one ever interrupted, while the training thread waits.
 """
 
 from __future__ import annotations
@@ -19,10 +19,10 @@ if TYPE_CHECKING:
     from typing import Any, Dict, List, Optional, Tuple
 
 MOST_BYTES = 64 << 10
-"""Of a value, of what is printed and of an error, in UTF-8."""
+"""Of a value, of the output and of an error, in UTF-8."""
 _FILE = "<nsml exec>"
 _ENDS_WITHIN_S = 0.5
-"""How long an expression may take to end that was interrupted; then it is left behind."""
+"""How long interrupted code may take to end; then it is abandoned."""
 _MOST_CALLS = 50
 _INTERRUPTED_EVERY_S = 0.05
 _TURNS = 100
@@ -35,31 +35,31 @@ _STILL_RUNS = "error: it did not stop at its time limit: it goes on in the proce
 
 
 class TimeLimitError(BaseException):
-    """Set in an expression that has taken too long; no `except Exception` of it catches this."""
+    """Raised in code at its time limit; no `except Exception` catches it."""
 
 
 class Evaluator:
-    """Evaluates one after another, and keeps the names that they assign."""
+    """Evaluates code, one piece at a time, and keeps assigned names."""
 
     def __init__(self) -> None:
         self.own: Dict[str, Any] = {}
-        """What was assigned and not deleted."""
+        """Assigned names and their values."""
         self._run: Optional[_Run] = None
         self._began = 0.0
 
     def evaluate(self, text: str, names: Dict[str, Any], limit_s: float) -> Dict[str, Any]:
-        """The answer: `value`, `output`, `error`, `is_cut`, `is_late`, `hides`, and `took_s` in seconds.
+        """Evaluate code; return `value`, `output`, `error`, `is_cut`, `is_late`, `hides`, and `took_s` in seconds.
 
-        Names that are assigned are those of later expressions, and no variables of the program: it is changed
-        through its objects. `hides` are those of them that are names of the program's, too. `value` is the `repr` of a last line that is an expression and not None.
+        Assigned names are kept for later expressions, but are no variables of the program: to change it, change
+        its objects. `hides` lists the ones that hide names of the program. `value` is the `repr` of the last line, if it is an expression and not None.
 
         Args:
             text: an expression, or statements.
-            names: the variables that it sees: a copy, which it may change.
-            limit_s: after so many seconds it is interrupted. What is in a function of C goes on until that returns.
+            names: a copy of the visible variables, which may be changed.
+            limit_s: it is interrupted after this time, in seconds. A running C function continues until it returns.
 
         Raises:
-            RuntimeError: there is no room for another thread.
+            RuntimeError: no further thread can be started.
         """
         if self._run is not None and self._run.is_running:
             return {"error": _BUSY.format(time.monotonic() - self._began)}
@@ -69,7 +69,7 @@ class Evaluator:
         self._run = run
         try:
             is_late = not run.ended_within(limit_s)
-        except BaseException:  # of a signal handler of the program's, which waits no more
+        except BaseException:  # of a signal handler of the program, which ends the wait
             run.interrupt()
             raise
         answer = run.answer(is_late=is_late)
@@ -77,7 +77,7 @@ class Evaluator:
         return answer
 
     def after_fork(self) -> None:
-        """In a child, which may be one that an expression has made: its streams are the program's."""
+        """Reset in a child, which the code itself may have forked: restore the program's streams."""
         if self._run is not None:
             self._run.forget()
             self._run = None
@@ -86,8 +86,8 @@ class Evaluator:
 class _Run:
     """One evaluation, in a thread of its own.
 
-    All that belongs to the expression is touched and let go of there, since any of its methods may be its own:
-    what the thread that trains reads of it are plain texts.
+    Objects of the code are used and released only there, since their methods may run any code:
+    the training thread reads plain texts only.
     """
 
     def __init__(self, evaluator: Evaluator, text: str, names: Dict[str, Any]) -> None:
@@ -101,14 +101,14 @@ class _Run:
         self._hides: List[str] = []
         self._printed = _Printed()
         self._thread = threading.Thread(target=self._run, name="nsml exec", daemon=True)
-        # Of a thread that runs `is_alive` says that it does not, once an exception came up in `join` (bpo-45274).
+        # `is_alive` is False for a running thread after an exception in `join` (bpo-45274).
         self._end = threading.Lock()
         self._end.acquire()
         self._gate = threading.Lock()
         self._is_over = self._is_interrupted = False
 
     def ended_within(self, limit_s: float) -> bool:
-        """Run it; False when it was interrupted, or goes on."""
+        """Run it; return False if it was interrupted, or still runs."""
         streams = sys.stdout, sys.stderr
         try:
             sys.stdout = _Stream(streams[0], self._printed)
@@ -127,13 +127,13 @@ class _Run:
 
     @property
     def is_running(self) -> bool:
-        """Whether it goes on, after all."""
+        """Whether it still runs."""
         return not self._is_over
 
     def interrupt(self) -> None:
-        """Raise TimeLimitError in its thread, as soon as that executes Python; never in another that has its number.
+        """Raise TimeLimitError in its thread at its next Python instruction; never in another thread that reuses the number.
 
-        What has not begun does not begin any more: its thread may not even be there.
+        Code not yet started never starts: its thread may not even exist.
         """
         with self._gate:
             if self._printed.thread is None:
@@ -143,7 +143,7 @@ class _Run:
                 _raise_in(self._printed.thread)
 
     def forget(self) -> None:
-        """In a child of the process: there is no such thread here, or it is the only one."""
+        """Reset in a forked child: its thread does not exist here, or is the only one."""
         self._printed.thread = None
         for name in ("stdout", "stderr"):
             stream = getattr(sys, name)
@@ -151,7 +151,7 @@ class _Run:
                 setattr(sys, name, stream.program)
 
     def answer(self, *, is_late: bool) -> Dict[str, Any]:
-        """What came of it until now."""
+        """Return the result so far."""
         output, is_output_cut = _cut(self._printed.text())
         return {
             "value": self._value,
@@ -194,7 +194,7 @@ class _Run:
             del self._hides[_MOST_HIDDEN:]
 
     def _evaluated(self, names: Dict[str, Any]) -> Optional[str]:
-        """Run all of it; the `repr` of its last line, if that is an expression and not None."""
+        """Run all of it; return the `repr` of its last line, if that is an expression and not None."""
         tree = ast.parse(self._text.strip(), _FILE)
         last = tree.body[-1] if tree.body else None
         if isinstance(last, ast.Expr):
@@ -207,25 +207,25 @@ class _Run:
         return None if value is None else repr(value)
 
     def _be_over(self) -> None:
-        """From here on nothing is raised in the thread: what came too late for the expression comes up here.
+        """Stop interruptions of the thread: one that is too late for the code is raised here.
 
-        It is not taken back: Python 3.11 and older would look for it for ever, in every thread, and a tracer would hang.
+        It is not cancelled: Python 3.11 and older would check for it forever, in every thread, and a tracer would hang.
         """
         while True:
             try:
                 with self._gate:
                     self._is_over = True
                 for _ in range(_TURNS if self._is_interrupted else 0):
-                    pass  # each turn is a moment for it
+                    pass  # each iteration is a chance to raise it
                 break
             except TimeLimitError:
                 pass
-        self._printed.thread = None  # its number may be another thread's, which keeps a stream
+        self._printed.thread = None  # a new thread may reuse its number, and keep a stream
         self._end.release()
 
 
 class _Printed:
-    """What one thread has written to its standard streams, of which the beginning is kept."""
+    """Output of one thread, of which the start is kept."""
 
     def __init__(self) -> None:
         self.thread: Optional[int] = None
@@ -234,7 +234,7 @@ class _Printed:
         self._room = MOST_BYTES
 
     def add(self, text: str) -> None:
-        """As much as there is room for. Raises TypeError: it is no text."""
+        """Append text up to the limit. Raises TypeError for anything but text."""
         kept = _plain(text, self._room)
         if str.__len__(text) > self._room:
             self.is_cut = True
@@ -243,31 +243,31 @@ class _Printed:
             self._room -= len(kept)
 
     def text(self) -> str:
-        """All that was kept."""
+        """Return the kept text."""
         return "".join(self._parts)
 
 
 class _Stream:
-    """In the place of a standard stream: what the thread of an expression writes is kept, that of others passed on."""
+    """Replaces a standard stream: captures output of the evaluation's thread, and forwards that of others."""
 
     def __init__(self, program: Any, printed: _Printed) -> None:
         self.program = program
         self._printed = printed
 
     def write(self, text: str) -> Any:
-        """Keep it or pass it on, as of the stream; where the program has none it goes nowhere."""
+        """Capture or forward text; without a stream of the program it is dropped."""
         if threading.get_ident() != self._printed.thread:
             return self.program.write(text) if self.program is not None else len(text)
         self._printed.add(text)
         return str.__len__(text)
 
     def flush(self) -> None:
-        """As of the stream."""
+        """Forward, except from the evaluation's thread."""
         if threading.get_ident() != self._printed.thread and self.program is not None:
             self.program.flush()
 
     def close(self) -> None:
-        """As of the stream, which is not the expression's to close."""
+        """Forward, except from the evaluation's thread, which does not own the stream."""
         if threading.get_ident() != self._printed.thread and self.program is not None:
             self.program.close()
 
@@ -276,8 +276,8 @@ class _Stream:
 
 
 def _raise_in(thread: int) -> None:
-    """Have TimeLimitError come up in a thread as soon as that executes Python."""
-    with suppress(ImportError, AttributeError):  # a Python without it: the thread is left behind
+    """Raise TimeLimitError in a thread at its next Python instruction."""
+    with suppress(ImportError, AttributeError):  # without it the thread is abandoned
         import ctypes
 
         ident = ctypes.c_ulong(thread)
@@ -285,7 +285,7 @@ def _raise_in(thread: int) -> None:
 
 
 def _told(error: BaseException) -> str:
-    """The traceback from the expression on; of an error that cannot be told, its type."""
+    """Format the traceback from the evaluated code on; the type alone if formatting fails."""
     try:
         if isinstance(error, SyntaxError) and error.filename == _FILE:
             return "".join(traceback.format_exception_only(type(error), error)).rstrip("\n")
@@ -299,18 +299,18 @@ def _told(error: BaseException) -> str:
 
 
 def _cut(text: str) -> Tuple[str, bool]:
-    """The beginning of a text, and whether more was there. Halves of characters become question marks."""
+    """Truncate a text; return whether it was longer. Lone surrogates become question marks."""
     raw = _plain(text, MOST_BYTES + 1).encode("utf-8", "replace")
     return raw[:MOST_BYTES].decode("utf-8", "ignore"), len(raw) > MOST_BYTES
 
 
 def _plain(text: str, most: int) -> str:
-    """The first characters of a text, by none of its own methods, which may do anything."""
+    """Return the first characters of a text, without its own methods, which may do anything."""
     return str.__getitem__(text, slice(0, most))
 
 
 def _cuda_device() -> Optional[int]:
-    """The CUDA device of this thread: another one begins with the first, which may be another process's."""
+    """Return the CUDA device of this thread: new threads start with the first, which may be another process's."""
     try:
         cuda = sys.modules["torch"].cuda
         return int(cuda.current_device()) if cuda.is_initialized() else None

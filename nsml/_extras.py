@@ -10,10 +10,10 @@ if TYPE_CHECKING:
 
 
 def copy(source: Any = None, target: Any = None) -> None:
-    """Make `target`, in place, what `source` is: a dict's entries or an object's attributes.
+    """Copy the state of `source` to `target` in place: a dict's entries or an object's attributes.
 
     Raises:
-        TypeError: the two are of different types, or of one that has neither.
+        TypeError: their types differ, or have neither.
     """
     if type(source) is not type(target):
         raise TypeError(
@@ -32,15 +32,15 @@ def cache(
 ) -> None:
     """Call `preprocess_fn(output_path=[...], **kwargs)`, which writes these files.
 
-    Each session does this anew: what an earlier session wrote is not restored, so that a change of
-    the function or of the data can never meet stale files.
+    Each session repeats this: output of an earlier session is not reused, so a change of
+    the function or of the data never meets stale files.
     """
     paths = output_path if isinstance(output_path, str) else list(output_path)
     preprocess_fn(output_path=paths, **kwargs)
 
 
 def Visdom(visdom: Any = None, **kwargs: Any) -> Any:  # noqa: N802 - the name that programs call
-    """The `visdom.Visdom` of the module `visdom`; in a session there is no server for it yet.
+    """Return `visdom.Visdom(**kwargs)`; sessions have no server for it yet.
 
     Raises:
         NotImplementedError: in a session.

@@ -1,4 +1,4 @@
-"""The bytes of a record file: one magic, then frames. `docs/sdk-protocol.md` is the contract.
+"""The format of a record file: one magic, then frames. `docs/sdk-protocol.md` is the contract.
 
 A frame is `<IIQ` little endian (payload length, CRC-32 of sequence number and payload, sequence
 number) followed by the payload, one UTF-8 JSON object. Numbers count 1, 2, 3 ... in each file.
@@ -18,16 +18,16 @@ HEADER = struct.Struct("<IIQ")
 MAX_PAYLOAD = 1 << 20
 MAX_FILES = 4096
 LOST_BYTES = 64
-"""Of the file that counts what a writer lost: what overwrites it needs no new room."""
+"""Size of a writer's file of lost records: overwriting it needs no new room."""
 REPORT = b'{"kind":"metric",'
-"""How the SDK's reports begin, which are nearly all of the records: no reader need look further to
-see that one is no checkpoint. Those of other writers may begin in any way."""
+"""Prefix of the SDK's reports, which are nearly all records: a reader sees at once that such a record is no
+checkpoint. Those of other writers may start in any way."""
 
 _pack = HEADER.pack
 
 
 class DamagedError(ValueError):
-    """Bytes that are all there and are no frame; `position` is the offset of the bad frame."""
+    """Complete bytes that are no valid frame; `position` is the offset of the bad frame."""
 
     def __init__(self, position: int) -> None:
         super().__init__(f"no valid frame at byte {position}")
@@ -35,14 +35,14 @@ class DamagedError(ValueError):
 
 
 def frame(seq: int, payload: bytes) -> bytes:
-    """The bytes that append `payload` as record number `seq`."""
+    """Return the bytes that append `payload` as record number `seq`."""
     return _pack(len(payload), crc32(payload, crc32(seq.to_bytes(8, "little"))), seq) + payload
 
 
 def parse(data: bytes) -> Tuple[List[Tuple[int, bytes]], int]:
-    """All whole frames of a record file's beginning, and how many bytes they and the magic take.
+    """Parse the start of a record file; return all whole frames, and the size of these and the magic.
 
-    What follows is a frame that is still being written, or was when its writer died.
+    The rest is a frame that is being written, or was when its writer died.
 
     Raises:
         DamagedError: a complete frame fails its checksum, or the magic is wrong.

@@ -1,4 +1,4 @@
-"""Lays out the SDK for user code: the few files that training imports, and what makes them win."""
+"""Installs the SDK for user code: the few files that training imports, and a hook that makes them win."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _NOT_FOR_USER_CODE = {"_install.py", "_sitecustomize.py"}
 
 
 def sdk_files() -> dict[str, bytes]:
-    """Relative path to content of every file of the SDK."""
+    """Return the content of every file of the SDK by relative path."""
     names = {"__init__.py", "constants.py", "encoder.py", "decoder.py"}
     names |= {path.name for path in _PACKAGE.glob("_*.py")} - _NOT_FOR_USER_CODE
     files = {f"nsml/{name}": (_PACKAGE / name).read_bytes() for name in sorted(names)}
@@ -22,10 +22,10 @@ def sdk_files() -> dict[str, bytes]:
 
 
 def sdk_digest() -> str:
-    """A name for exactly this SDK, 16 hex digits.
+    """Return a name for exactly this SDK, 16 hex digits.
 
-    A running program imports the SDK's parts as it needs them, so a newer SDK belongs into another
-    folder, never over one that programs use.
+    A running program imports parts of the SDK as needed, so a newer SDK belongs in another
+    folder, never over one in use.
     """
     digest = hashlib.sha256()
     for path, content in sdk_files().items():
@@ -34,12 +34,12 @@ def sdk_digest() -> str:
 
 
 def write_sdk(target: Path) -> None:
-    """Lay the SDK out in `target`, to be the first entry of the program's PYTHONPATH.
+    """Write the SDK to `target`, to be the first entry of the program's PYTHONPATH.
 
     It is compiled for this interpreter, because user code often sees the folder read-only and would
     compile it at each start; other interpreters work too.
 
-    Repeating it changes nothing, and a file is never seen in part: several agents may do it at once.
+    Idempotent, and a file is never seen in part: several agents may do it at once.
 
     Raises:
         OSError: the folder cannot be written.

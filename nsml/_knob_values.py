@@ -1,4 +1,4 @@
-"""Names and values of knobs: what is one, as one of Python's own types, and how people read it."""
+"""Names and values of knobs: validation, conversion to Python's own types, and display."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _INTEGERS = range(-(1 << 63), 1 << 63)
 
 
 def plain(kind: type, given: Any) -> Tuple[Optional[Value], str]:
-    """A value as one of Python's own types; or None, and why it is none of this kind."""
+    """Convert a value to one of Python's own types; return it, or None, and why it is invalid."""
     if kind is str and isinstance(given, str):
         return _plain_text(given)
     if kind is bool and type(given) is bool:
@@ -74,13 +74,13 @@ def checked_name(name: Any) -> str:
 
 
 def shown_name(name: Any) -> str:
-    """A name as it may be printed."""
+    """Return a name in printable form."""
     text = str(name)[:_SHOWN_CHARS]
     return text if _NAME_CHARS.issuperset(text) and text else repr(text)
 
 
 def shown(value: Any) -> str:
-    """A value as people read it, whatever its own methods raise."""
+    """Format a value for people, whatever its own methods raise."""
     try:
         if isinstance(value, bool) or value is None:
             return "null" if value is None else str(value).lower()

@@ -1,6 +1,6 @@
-"""Knobs: values that a running program reads anew at each step, and that people change meanwhile (`nsml set`).
+"""Knobs: values that a program reads at each step, and that users change while it runs (`nsml set`).
 
-A knob is declared by the program (`nsml.knob`), or it is a number in the groups of an optimizer that it has bound.
+A knob is declared by the program (`nsml.knob`), or it is a number in the groups of a bound optimizer.
 """
 
 from __future__ import annotations
@@ -26,13 +26,13 @@ _SHOWN_NAMES = 20
 
 
 class Knob:
-    """One that the program declared.
+    """A declared knob.
 
     Args:
-        given: default, min, max and choices as the program has them: what it says again is compared with that.
+        given: default, min, max and choices of the first declaration; later ones are compared with it.
 
     Raises:
-        TypeError, ValueError: they do not go together.
+        TypeError, ValueError: they are invalid, or contradict each other.
     """
 
     __slots__ = (
@@ -62,7 +62,7 @@ class Knob:
         if why:
             raise ValueError(f"nsml.knob: the default of {why}")
         self.set_at: Optional[int] = None
-        """The position of its counter at which it was set last."""
+        """Position of its counter when it was last set."""
         self.is_read = self.is_told = False
 
     def _bound(self, which: str, given: Any) -> Optional[float]:
@@ -82,7 +82,7 @@ class Knob:
         return value
 
     def is_given(self, again: Tuple[Any, Any, Any, Any]) -> bool:
-        """Whether another call declares the same."""
+        """Return whether another call has the same declaration."""
         try:
             return bool(again == self.given)
         except Exception as error:
@@ -91,7 +91,7 @@ class Knob:
             return False
 
     def refusal(self, given: Any) -> str:
-        """Why it cannot have a value, "" where it can."""
+        """Return why a value is refused, "" if it is valid."""
         value, why = plain(self.kind, given)
         if value is None:
             return f"{self.name}: {why}"
@@ -105,7 +105,7 @@ class Knob:
         return ""
 
     def table(self) -> Dict[str, Any]:
-        """What it is, as JSON has it."""
+        """Return its state for JSON."""
         low, high = self.span
         return {
             "value": self.value,
@@ -121,8 +121,8 @@ class Knobs:
     """All knobs of one process.
 
     Args:
-        presets: in the order in which they are to be set.
-        say: for what people should know.
+        presets: in the order in which to set them.
+        say: called with warnings for people.
     """
 
     def __init__(self, presets: List[Preset], say: Callable[[str], None]) -> None:
@@ -130,13 +130,13 @@ class Knobs:
         self.optimizers = Optimizers()
         self._presets = presets
         self._say = say
-        self._set_at: Dict[str, Optional[int]] = {}  # of those of optimizers
+        self._set_at: Dict[str, Optional[int]] = {}  # of optimizers' knobs
         self._made: Dict[
             str, List[List[Any]]
         ] = {}  # of those: value, counter and step of each change
 
     def declare(self, name: Any, given: Tuple[Any, Any, Any, Any]) -> Knob:
-        """A new knob, or the one that has its name. Raises TypeError, ValueError."""
+        """Declare a knob, or return the one of this name. Raises TypeError, ValueError."""
         knob = Knob(name, given)
         if len(self.declared) >= _MOST_KNOBS and knob.name not in self.declared:
             raise ValueError(f"nsml.knob: a program has at most {_MOST_KNOBS:,} knobs")
@@ -145,7 +145,7 @@ class Knobs:
         return knob
 
     def hint(self, knob: Knob) -> None:
-        """Say once that a knob is declared in two ways."""
+        """Warn once that a knob has two declarations."""
         if not knob.is_told:
             knob.is_told = True
             self._say(
@@ -153,46 +153,46 @@ class Knobs:
             )
 
     def bind(self, objects: Dict[str, Any]) -> None:
-        """Take the optimizers and schedulers among what the program has bound."""
+        """Register the optimizers and schedulers among the bound objects."""
         self.optimizers.bind(objects)
         self._settle()
 
-    # Values that are known from the start.
+    # Values known at the start.
 
     @property
     def has_presets_ahead(self) -> bool:
-        """Whether a counter has to be watched for one."""
+        """Whether a counter must be watched for a preset."""
         return any(not preset.is_reached for preset in self._presets)
 
     def advance(self, counter: str, position: int) -> None:
-        """Set what is to be set where a counter is at `position` now."""
+        """Set the presets reached when a counter is at `position`."""
         reached = [preset.reach(counter, position) for preset in self._presets]
         if any(reached):
             self._settle(position=position)
 
     @property
     def newest(self) -> int:
-        """The number of the last change of this attempt that is among them; 0 without one."""
+        """The number of the newest change of this attempt among the presets; 0 if none."""
         return max((preset.number for preset in self._presets), default=0)
 
     def take(self, presets: List[Preset], positions: Dict[str, int]) -> None:
-        """Take in what was set in this attempt without this process, of which the counters are at `positions` now."""
+        """Add changes made in this attempt before this process joined; `positions`: the current counters."""
         self._presets += presets
         for counter, position in positions.items():
             self.advance(counter, position)
         self._settle()
 
     def made(self) -> Dict[str, Any]:
-        """What was changed of optimizers, and is now: it goes into a checkpoint beside their state."""
+        """Return changes of optimizers and current values, to be stored in a checkpoint beside their state."""
         return {
             name: {"now": self.optimizers.value(name), "changes": changes[-_MOST_MADE:]}
             for name, changes in self._made.items()
         }
 
     def loaded(self, made: Dict[str, Any]) -> None:
-        """A checkpoint was loaded, which has these changes: what else is to be set by now is set again.
+        """Handle a loaded checkpoint with these changes: presets that are due but not among them are set again.
 
-        Where the state of the optimizer was not loaded with it, that is all of them.
+        If the optimizer's state was not loaded with it, that is all of them.
         """
         self._made = {}
         for name in {*made, *(preset.name for preset in self._presets)}:
@@ -210,17 +210,17 @@ class Knobs:
         self._settle()
 
     def _changes_in(self, entry: Any, name: str) -> List[Any]:
-        """The changes of a checkpoint, where the number is what it was then."""
+        """Return the changes of a checkpoint, if the optimizer's number is the same as in it."""
         if not isinstance(entry, dict) or not isinstance(entry.get("changes"), list):
             return []
         return list(entry["changes"]) if entry.get("now") == self.optimizers.value(name) else []
 
     def unused_presets(self) -> List[str]:
-        """Names that nothing in the program had."""
+        """Return names of presets that no knob had."""
         return sorted({one.name for one in self._presets if one.is_reached and not one.is_set})
 
     def _settle(self, only: str = "", *, position: Optional[int] = None) -> None:
-        """Set what is reached: of several values of a knob that of the last step comes last, whenever it was decided."""
+        """Set reached presets; of several for a knob that of the last step is applied last, whenever it was decided."""
         for preset in sorted(self._presets, key=Preset.step):
             if preset.is_set or not preset.is_reached or (only and preset.name != only):
                 continue
@@ -243,14 +243,14 @@ class Knobs:
             if why:
                 self._say(f"{preset.name} is not set to {shown(preset.value)}: {why}")
 
-    # Values that are set in the running program.
+    # Changes of the running program.
 
     def has(self, name: str) -> bool:
-        """Whether there is one by this name now."""
+        """Return whether there is a knob of this name now."""
         return name in self.declared or self.optimizers.value(name) is not None
 
     def refusal(self, values: Dict[str, Any]) -> str:
-        """Why some of them cannot be set, "" where all can."""
+        """Return why some of the values are refused, "" if all are valid."""
         return "; ".join(filter(None, (self._refusal(*entry) for entry in values.items())))
 
     def _refusal(self, name: str, value: Any) -> str:
@@ -268,7 +268,7 @@ class Knobs:
         return f"{name}: {why}" if number is None else self.optimizers.refusal(name, float(number))
 
     def lacking(self, values: Dict[str, Any], place: Tuple[str, Optional[int]]) -> Dict[str, Any]:
-        """Those of an earlier change that are still to be set: no checkpoint had them, no later step has others."""
+        """Return values of an earlier change still to be set: not in a checkpoint, and not replaced at a later step."""
         found = {}
         for name, value in values.items():
             mine = Preset(name, value, *place)
@@ -284,19 +284,19 @@ class Knobs:
         place: Tuple[str, Optional[int]] = ("", None),
         number: int = 0,
     ) -> Dict[str, List[Any]]:
-        """Set all of them, or none: old and new by name.
+        """Set all values, or none; return old and new by name.
 
         Args:
             values: by name.
-            position: where the counter is now.
-            place: the counter and the step at which they were to be set.
+            position: the counter's current number.
+            place: the counter and step of the change.
             number: of the change.
 
         Raises:
-            ValueError: they cannot be set; and whatever an optimizer's own objects raise.
+            ValueError: they are refused; and whatever an optimizer's own objects raise.
         """
         done = self._set(values, position, place)
-        for name, value in values.items():  # as if it had been known: a checkpoint may take it back
+        for name, value in values.items():  # like presets: loading a checkpoint may revert them
             preset = Preset(name, value, *place, number)
             preset.is_reached = preset.is_set = True
             self._presets.append(preset)
@@ -324,7 +324,7 @@ class Knobs:
         for name in done:
             self._set_at[name] = position
             self._made.setdefault(name, []).append([values[name], *place])
-        for name, given in values.items():  # of these nothing can fail
+        for name, given in values.items():  # these cannot fail
             knob = self.declared.get(name)
             if knob is not None:
                 value, _ = plain(knob.kind, given)
@@ -333,14 +333,14 @@ class Knobs:
         return {name: done[name] for name in values}
 
     def are_read(self, names: Any) -> Optional[bool]:
-        """Whether the program has read all of them since they were set; None where none is declared."""
+        """Return whether the program has read all of them since they were set; None if none is declared."""
         declared = [self.declared[name] for name in names if name in self.declared]
         if not declared:
             return None
         return len(declared) == len(list(names)) and all(knob.is_read for knob in declared)
 
     def read_back(self, values: Dict[str, List[Any]]) -> Tuple[Dict[str, List[Any]], str]:
-        """Old, new and what is in force now by name; and what people should know of it."""
+        """Return old, new and in-force values by name; and warnings for people."""
         found: Dict[str, List[Any]] = {}
         whys: List[str] = []
         for name, (old, new) in values.items():
@@ -363,7 +363,7 @@ class Knobs:
         return found, "; ".join(whys)
 
     def table(self) -> Dict[str, Dict[str, Any]]:
-        """All of them, as JSON has it."""
+        """Return the state of all knobs for JSON."""
         found = {name: knob.table() for name, knob in list(self.declared.items())}
         for name in self.optimizers.names():
             if name not in found:

@@ -1,6 +1,6 @@
-"""Does what `nsml._changes` decides, in the thread that trains: talks with the agent, waits, pauses, sets and loads.
+"""Executes the decisions of `nsml._changes` in the training thread: talks to the agent, waits, pauses, sets and loads.
 
-Nothing of it raises in the program, but what signal handlers raise.
+Raises nothing in the program, except exceptions of signal handlers.
 """
 
 from __future__ import annotations
@@ -23,40 +23,40 @@ if TYPE_CHECKING:
     from nsml._presets import Preset
 
 UNDECIDED_S = 60.0
-"""How long a process waits at the step of a change that nobody decides."""
+"""How long a process waits for the decision at the step of a change."""
 SPEAKS_EVERY_S = 1.0
-"""How often a process that waits or is paused speaks with the agent, also where it has nothing to say."""
+"""How often a waiting or paused process contacts the agent, even without news."""
 _ANSWERS_WITHIN_S = 2.0
 _FIRST_LOOK_S, _LONGEST_LOOK_S = 0.001, 0.02
 _FIRST_RETRY_S, _LONGEST_RETRY_S = 1.0, 30.0
 _MOST_ROUNDS = 8
-"""Of one conversation: each answer may change what there is to say."""
+"""Per conversation: each answer may change the report."""
 _MOST_REASON_CHARS = 500
 _UNITS = {"report": "reported step", "optimizer": "optimizer step"}
-"""What a counter counts, in the words of the log; of all others, steps."""
+"""Units of counters for the log; of all others, steps."""
 
 
 class Program:
-    """What changes need of the program they are made in; the calls of `nsml._session.Session`."""
+    """Interface to the program for changes; implemented by `nsml._session.Session`."""
 
     def knobs(self) -> Knobs:
-        """All its knobs."""
+        """Return its knobs."""
         raise NotImplementedError
 
     def set_after(self, number: int) -> List[Preset]:
-        """What was set in this attempt by later changes. Raises ValueError: that cannot be read."""
+        """Return what later changes set in this attempt. Raises ValueError if that cannot be read."""
         raise NotImplementedError
 
     def is_training(self) -> bool:
-        """Whether this thread of this process is the one that trains."""
+        """Return whether this is the training thread of this process."""
         raise NotImplementedError
 
     def can_load(self) -> bool:
-        """Whether a checkpoint can be loaded."""
+        """Return whether a checkpoint can be loaded."""
         raise NotImplementedError
 
     def load_now(self, checkpoint: str, session: str) -> None:
-        """Load one. Raises whatever that raises."""
+        """Load a checkpoint. Its exceptions pass through."""
         raise NotImplementedError
 
     def says_state(self, state: str) -> None:
@@ -64,11 +64,11 @@ class Program:
         raise NotImplementedError
 
     def save_on_notice(self) -> None:
-        """Save, where the platform has asked for that; may end the program where it is to leave."""
+        """Save, if requested by the platform; may end the program, if it has to exit."""
         raise NotImplementedError
 
     def should_stop(self) -> bool:
-        """Whether the program is to give way."""
+        """Return whether the program should give way."""
         raise NotImplementedError
 
 
@@ -76,10 +76,10 @@ class Live:
     """The changes to one process.
 
     Args:
-        run_dir: the folder that the agent shares with the program.
-        program: what they are made in.
+        run_dir: the folder shared by the agent and the program.
+        program: the changed program.
         positions: the last number of each of its counters.
-        serve: takes what is asked of a process that stays where it is; False where there was nothing.
+        serve: handles an order during a wait or pause; returns False if there is none.
     """
 
     def __init__(
@@ -95,7 +95,7 @@ class Live:
         self.follower = Follower(positions, nsml._IMPORTED_AT)  # noqa: SLF001 - the package's own start
         self._said: Tuple[Any, bool] = (None, False)
         self._is_due = False
-        self._heard_at = -SPEAKS_EVERY_S  # when the agent was spoken with last
+        self._heard_at = -SPEAKS_EVERY_S  # last contact with the agent
         self._retry_at = self._retry_s = 0.0
         self._process = (0, "")
         self._is_acting = False
@@ -103,11 +103,11 @@ class Live:
         self._pause_limit = ""
         self._told: set[str] = set()
 
-    # From the safe points.
+    # Called at safe points.
 
     @property
     def is_active(self) -> bool:
-        """Whether each safe point matters, also those at which the page is as it was."""
+        """Whether each safe point matters, even with an unchanged page."""
         return (
             self._is_due
             or self.follower.is_watching
@@ -117,13 +117,13 @@ class Live:
         )
 
     def become_due(self) -> None:
-        """There is something to hear, which the thread that trains will ask for."""
+        """Mark that the agent has news, for the training thread to fetch."""
         self._is_due = True
 
     def at_safe_point(self, counter: str, number: Optional[int]) -> None:
-        """Do what there is to do in the thread that trains, before the program goes on."""
+        """Do all that is due in the training thread, before the program continues."""
         if self._is_acting and _is_called_here(sys._getframe()):  # noqa: SLF001 - of itself
-            return  # of a function of the program's that a change has called
+            return  # within a function of the program called by a change
         self._is_acting = True
         try:
             now = time.monotonic()
@@ -159,7 +159,7 @@ class Live:
             else:
                 return
 
-    # With the agent.
+    # Communication with the agent.
 
     @property
     def _has_news(self) -> bool:
@@ -169,7 +169,7 @@ class Live:
         )
 
     def talk(self, agent: Conversation) -> None:
-        """Say where this process is, and hear of changes, until neither changes any more. Raises OSError, ValueError."""
+        """Report and receive changes, until neither changes any more. Raises OSError, ValueError."""
         rank = os.environ.get("LOCAL_RANK", "")
         world = os.environ.get("LOCAL_WORLD_SIZE", "")
         about = {
@@ -196,7 +196,7 @@ class Live:
                 return
 
     def _catch_up(self) -> None:
-        """Take in what was decided before this process was heard of: it was started anew within the attempt."""
+        """Apply changes decided before this process registered: it was restarted within the attempt."""
         knobs = self._program.knobs()
         try:
             missing = self._program.set_after(max(knobs.newest, self.follower.last_over))
@@ -215,7 +215,7 @@ class Live:
         self.follower.hear(change, time.monotonic(), self._refusal)
 
     def _speak(self) -> None:
-        """Talk with the agent, where it is there; else that is tried again, ever more seldom."""
+        """Contact the agent; on failure retry, with growing delays."""
         try:
             with Conversation(self._run_dir, timeout_s=_ANSWERS_WITHIN_S) as agent:
                 self.talk(agent)
@@ -246,10 +246,10 @@ class Live:
             return "the program has bound nothing to load with: nsml.bind(load=...)"
         return ""
 
-    # What is done.
+    # Actions.
 
     def _wait(self) -> None:
-        """Stay until it is decided, the time is over, or the program has to leave."""
+        """Wait until the change is decided, the timeout, or the program has to exit."""
         self.follower.waits()
         give_up_at = time.monotonic() + UNDECIDED_S
         for _ in self._looks(until=lambda: self.follower.todo != WAIT):
@@ -265,7 +265,7 @@ class Live:
             self.follower.gave_up(why)
 
     def _looks(self, until: Callable[[], bool]) -> Any:
-        """Moments of a process that stays where it is, in which it takes what is asked of it."""
+        """Yield between polls of a waiting process, handling orders meanwhile."""
         look_s = _FIRST_LOOK_S
         while not until():
             if self._serve():
@@ -342,7 +342,7 @@ class Live:
         else:
             if (
                 self.follower.change is change
-            ):  # the function of the program's may have been told of another
+            ):  # the program's function may have processed another change
                 self.follower.done()
 
     def _pause(self, change: Change) -> None:
@@ -355,7 +355,7 @@ class Live:
             + os.environ.get("NSML_SESSION_NAME", "SESSION")
         )
         if was_paused:
-            return  # the call that has paused it stays until the new limit
+            return  # the call that started the pause waits until the new limit
         self._program.says_state("PAUSED")
         try:
             self._stay_paused()
@@ -375,12 +375,12 @@ class Live:
         self._log("goes on")
 
     def _is_over_or_acts(self) -> bool:
-        """Whether the pause is over; what is to be done meanwhile is done."""
+        """Apply due changes; return whether the pause is over."""
         if self.follower.todo == APPLY:
             self._apply()
         return not self.follower.is_paused
 
-    # For people.
+    # Messages for people.
 
     def _here(self, change: Change) -> str:
         position = self.follower.positions.get(change.counter)
@@ -388,7 +388,7 @@ class Live:
         return f" at {unit} {position:,}" if position is not None else ""
 
     def _log(self, text: str) -> None:
-        """Say it once for each replica."""
+        """Log once per replica."""
         if os.environ.get("LOCAL_RANK", "") in ("", "0"):
             notice(text)
 
@@ -399,7 +399,7 @@ class Live:
 
 
 def duration(seconds: float) -> str:
-    """A time as people read it: 90 s, 5 min, 2 h."""
+    """Format a duration: 90 s, 5 min, 2 h."""
     for unit, size in (("h", 3600.0), ("min", 60.0)):
         if seconds >= 2 * size or seconds == size:
             return f"{seconds / size:.3g} {unit}"
@@ -407,7 +407,7 @@ def duration(seconds: float) -> str:
 
 
 def _is_called_here(call: Any) -> bool:
-    """Whether this thread is in another call of the function of a frame."""
+    """Return whether this thread is within another call of the frame's function."""
     frame = call.f_back
     while frame is not None:
         if frame.f_code is call.f_code:

@@ -1,6 +1,6 @@
-"""`nsml.image` and its kin: a value becomes a file beside the spool, and a record that names it.
+"""`nsml.image` and the like: each value becomes a file beside the spool, and a record that names it.
 
-The record goes the way of all reports; the file is sent by the node agent, which then removes it.
+The record is sent like all reports; the file is sent by the node agent, which then removes it.
 """
 
 from __future__ import annotations
@@ -30,14 +30,14 @@ if TYPE_CHECKING:
 
 FOLDER = "media"
 MOST_BYTES = 64 << 20
-"""Of one file."""
+"""Largest file."""
 MOST_IN_ALL = 16 << 30
 MOST_FILES = 20_000
 MOST_NAME_CHARS = 512
 MOST_CAPTION_CHARS = 2_000
 _BEGINNING_CHARS = 200
 _MOST_WARNED = 100
-"""Of what one process is warned at most."""
+"""Most warnings of one process."""
 
 _SIGNS = (
     (b"\x89PNG\r\n\x1a\n", 0, "image/png"),
@@ -59,7 +59,7 @@ _ALSO_VIDEO = ("image/gif", "image/png", "image/webp")
 
 
 def _named(call: Call) -> Call:
-    """Have what cannot be shown be named once in the log, or raise TypeError where that is asked for."""
+    """Log values that cannot be shown, once each, or raise TypeError in strict mode."""
 
     @wraps(call)
     def told(self: Media, /, *given: Any, **named: Any) -> None:
@@ -74,13 +74,13 @@ def _named(call: Call) -> Call:
 
 
 class Media:
-    """What one process shows beside its numbers.
+    """Media of one process.
 
     Args:
-        spool: takes the records.
-        run_dir: where the files are, in a folder of their own; "" outside of a session, where values
-            are looked at and go nowhere.
-        strictness: whether what cannot be shown is a TypeError.
+        spool: receives the records.
+        run_dir: the files are in a subfolder; "" outside of a session, where values are only
+            validated.
+        strictness: whether a value that cannot be shown raises TypeError.
     """
 
     def __init__(self, spool: Spool, run_dir: str, strictness: Optional[Strictness] = None) -> None:
@@ -105,24 +105,24 @@ class Media:
         dataformats: str = "",
         caption: str = "",
     ) -> None:
-        """Show an image, or a batch of them as a grid of at most 64.
+        """Show an image, or several in a grid of at most 64.
 
-        An array whose shape can be read in two ways is taken as the first of HWC, CHW (of a tensor of torch
-        CHW, HWC) and NHW that fits, and the log says so once a name: 4x8x8 is RGBA or four grey images.
-        `dataformats` says which it is.
+        If the shape of an array is ambiguous, the first matching order is used: HWC, CHW, NHW (for tensors of torch
+        CHW, HWC, NHW), with a warning in the log once per name: 4x8x8 is RGBA or four grey images.
+        `dataformats` sets the order.
 
         Args:
-            name: as of a metric: `val/samples`.
-            value: an array, tensor or nested list (HxW, HxWxC or CxHxW, N in front for several; C is
+            name: like a metric's: `val/samples`.
+            value: an array, tensor or nested list (HxW, HxWxC or CxHxW, with N first for several; C is
                 1, 3 or 4; floats from 0 to 1 or integers from 0 to 255), an image of PIL, or an
                 encoded file as bytes or path.
             step: the x axis.
-            dataformats: the order of an array's dimensions, as TensorBoard has it: HW, HWC, CHW, NHW, NHWC
-                or NCHW; of each where several are in a list.
-            caption: a line below it.
+            dataformats: the order of the dimensions, as in TensorBoard: HW, HWC, CHW, NHW, NHWC
+                or NCHW; for a list of arrays, the order of each.
+            caption: a line below the image.
 
         Raises:
-            TypeError: it is nothing of that.
+            TypeError: the value is none of these.
         """
         from nsml import _pictures
 
@@ -146,12 +146,12 @@ class Media:
 
     @_named
     def feature_map(self, /, name: str, value: Any, step: Any = None, *, caption: str = "") -> None:
-        """Show the channels of CxHxW (of the first of NxCxHxW), at most 64, as a grid in grey.
+        """Show the channels of CxHxW (of NxCxHxW: of the first), at most 64, as a grid in grey.
 
-        Each is drawn from its own least value to its largest.
+        Each channel is scaled from its own minimum to its maximum.
 
         Raises:
-            TypeError: it is no array of that shape.
+            TypeError: the value is no array of that shape.
         """
         from nsml import _pictures
 
@@ -164,12 +164,12 @@ class Media:
     def video(
         self, /, name: str, value: Any, step: Any = None, *, fps: float = 10.0, caption: str = ""
     ) -> None:
-        """Show a film: an encoded file as bytes or path, or frames (TxHxWxC, TxCxHxW, TxHxW).
+        """Show a video: an encoded file as bytes or path, or frames (TxHxWxC, TxCxHxW, TxHxW).
 
-        Frames become an animated PNG, which browsers play; at most 1,024 of one size.
+        Frames become an animated PNG, which browsers play; at most 1,024 of equal size.
 
         Raises:
-            TypeError: it is nothing of that.
+            TypeError: the value is none of these.
         """
         from nsml import _pictures
 
@@ -200,12 +200,12 @@ class Media:
         sample_rate: int = 44_100,
         caption: str = "",
     ) -> None:
-        """Let something be heard: samples of one channel, or of several (NxC or CxN, at most 8).
+        """Record audio: samples of one channel, or of several (NxC or CxN, at most 8).
 
-        Floats from -1 to 1 or 16-bit integers become WAV; an encoded file is taken as bytes or path.
+        Floats from -1 to 1 or 16-bit integers become WAV; an encoded file is given as bytes or path.
 
         Raises:
-            TypeError: it is nothing of that.
+            TypeError: the value is none of these.
         """
         from nsml import _sounds
 
@@ -220,7 +220,7 @@ class Media:
         """Show a text.
 
         Raises:
-            TypeError: it is none.
+            TypeError: the value is no text.
         """
         if not isinstance(value, str):
             raise TypeError(f"a text is a str, not an object of type {type(value).__name__}")
@@ -240,12 +240,12 @@ class Media:
         edges: Any = None,
         caption: str = "",
     ) -> None:
-        """Show how values are distributed: any array of them, or counts with one edge more.
+        """Show a distribution: an array of values, or counts and their edges.
 
-        `bins` of equal width are made, from 1 to 4,096; with `edges` the value is the counts between them.
+        Values are counted in `bins` of equal width, 1 to 4,096; with `edges` the value is the counts between them.
 
         Raises:
-            TypeError: it holds no numbers.
+            TypeError: the value has no numbers, or edges do not fit.
         """
         from nsml import _distributions
 
@@ -256,10 +256,10 @@ class Media:
     def embedding(
         self, /, name: str, value: Any, step: Any = None, *, labels: Any = None, caption: str = ""
     ) -> None:
-        """Show vectors: NxD with a label each; the first 10,000.
+        """Show vectors: NxD, with an optional label each; the first 10,000.
 
         Raises:
-            TypeError: it is no such array, or there are more or fewer labels than vectors.
+            TypeError: the value is no such array, or the numbers of labels and vectors differ.
         """
         from nsml._tables import vectors_of
 
@@ -282,10 +282,10 @@ class Media:
     ) -> None:
         """Show rows: lists of cells, dicts, a dict of columns, a data frame; the first 10,000.
 
-        Cells are text, numbers, booleans or nothing; all else is shown as its text.
+        Cells are text, numbers, booleans or None; other values are shown as text.
 
         Raises:
-            TypeError: it is no table, or rows and columns do not fit.
+            TypeError: the value is no table, or rows and columns do not fit.
         """
         from nsml._tables import rows_of
 
@@ -304,7 +304,7 @@ class Media:
         data: bytes,
         facts: Facts,
     ) -> None:
-        """Have file and record of what one call shows."""
+        """Write file and record of one call."""
         name = name_text(str(name))
         if not 0 < len(name) <= MOST_NAME_CHARS:
             has = f"1 to {MOST_NAME_CHARS} characters, and this one {len(name):,}"
@@ -330,7 +330,7 @@ class Media:
             self._warn("step", f"nsml.{kind}: {no_step(step)}")
 
     def _keep(self, record: Dict[str, Any], data: bytes) -> None:
-        """Write the file and then its record; what cannot be is counted, and the log says so."""
+        """Write the file and then its record; failures are counted and logged."""
         kind, name = record["type"], record["name"]
         refusal = self._refusal(len(data))
         if not refusal:
@@ -347,7 +347,7 @@ class Media:
         self._spool.append(encode(record), must_arrive=True)
 
     def _refuse(self, call: str, name: Any, error: Exception) -> None:
-        """What becomes of a value that cannot be shown."""
+        """Raise for a value that cannot be shown, or log it."""
         try:
             shown = "a value without a name" if name is None else _shown(str(name))
         except Exception:  # its name cannot be read either
@@ -358,7 +358,7 @@ class Media:
         self._warn(f"{call} {shown}", f"nsml.{call}: {shown} is not recorded: {why}")
 
     def _warn(self, topic: str, text: str) -> None:
-        """Say it in the log, once for each topic."""
+        """Log a warning, once per topic."""
         if topic not in self._warned and len(self._warned) < _MOST_WARNED:
             self._warned.add(topic)
             notice(text)
@@ -373,7 +373,7 @@ class Media:
         return ""
 
     def _written(self, data: bytes) -> str:
-        """Put the bytes in place, whole, under a name that was never used and holds their digest."""
+        """Write the bytes atomically, to a new unique name with their digest."""
         unique = f"{os.getpid():x}-{next(self._numbers):x}-{time.time_ns():x}"
         name = f"{sha256(data).hexdigest()}-{unique}"
         draft = os.path.join(self._folder, f".tmp-{unique}")
@@ -395,7 +395,7 @@ def _setting(name: str, default: int) -> int:
 
 
 def _encoded(value: Any) -> Optional[bytes]:
-    """The bytes of a file that is given as such, or by its path; None for all else.
+    """Return the content of a file given as bytes or path; None for any other value.
 
     Raises:
         TypeError: it cannot be read, or is too large.

@@ -1,4 +1,4 @@
-"""The functions and objects that a program bound, called as every generation of NSML called them."""
+"""The functions and objects that a program bound, called as in every generation of NSML."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ _TAKES_ANY_KEYWORD = 0x08  # inspect.CO_VARKEYWORDS; inspect itself takes long t
 
 
 class Model:
-    """What one `nsml.bind` registered.
+    """Arguments of one `nsml.bind`.
 
     Args:
         save: called as `save(path, **objects)`; None saves the objects themselves.
         load: the same for loading.
         infer: called with the data.
         objects: the other keywords of `bind`.
-        is_legacy: whether a checkpoint of one file may be handed over as that file.
+        is_legacy: whether a checkpoint of one file may be passed as that file.
     """
 
     def __init__(
@@ -42,8 +42,8 @@ class Model:
         self._infer = infer
         self._objects = objects or {}
         if self._objects and (save is None or load is None):
-            # Not at its first use: a signal handler that saves meanwhile would find half a module, and a fork
-            # of another thread a lock that nobody releases.
+            # Not at its first use: a signal handler that saves meanwhile would find half a module, and another
+            # thread's fork a lock that is never released.
             with nsml._loading:  # noqa: SLF001 - the package's own lock
                 from nsml import _objects
             self._own = _objects
@@ -51,29 +51,29 @@ class Model:
 
     @property
     def objects(self) -> Dict[str, Any]:
-        """What is handed to the functions, by name."""
+        """The objects passed to the functions, by name."""
         return self._objects
 
     @property
     def can_save(self) -> bool:
-        """Whether there is a function or an object to save with."""
+        """Whether a function or an object is bound to save."""
         return self._save is not None or bool(self._objects)
 
     @property
     def has_save_function(self) -> bool:
-        """Whether the program saves, and not this package."""
+        """Whether the program's own function saves."""
         return self._save is not None
 
     @property
     def can_load(self) -> bool:
-        """Whether there is a function or an object to load into."""
+        """Whether a function or an object is bound to load."""
         return self._load is not None or bool(self._objects)
 
     def save(self, folder: str, function: Optional[Function] = None) -> None:
-        """Have `function`, the bound one or the default one write below `folder`, which exists.
+        """Save with `function`, the bound one or the default one to the existing `folder`.
 
-        Code of 2018 takes the path for the name of a file that is to be: where that fails because
-        it is a folder, it is called again with a free path in that folder.
+        Code of 2018 uses the path as a file name: if that fails because it is a folder,
+        the function is called again with a free path in that folder.
         """
         function = function or self._save
         if function is None:
@@ -87,9 +87,9 @@ class Model:
             _call(function, os.path.join(folder, "model"), self._objects)
 
     def load(self, folder: str, function: Optional[Function] = None) -> None:
-        """Have `function`, the bound one or the default one read `folder`.
+        """Load with `function`, the bound one or the default one from `folder`.
 
-        Where that fails and the folder holds exactly one file, legacy code gets that file's path.
+        If that fails and the folder has exactly one file, legacy code gets that file's path.
         """
         function = function or self._load
         if function is None:
@@ -104,13 +104,13 @@ class Model:
             try:
                 _call(function, file, self._objects)
             except OSError:
-                # Code for folders fails with a file in a way that says nothing: its own error does.
+                # Code for folders fails with a file for an unrelated reason: raise its first error.
                 if isinstance(error, OSError):
                     raise
                 raise error from None
 
     def infer(self, data: Any, **kwargs: Any) -> Any:
-        """Whatever the bound function answers.
+        """Return the result of the bound function.
 
         Raises:
             RuntimeError: none is bound.
@@ -121,7 +121,7 @@ class Model:
 
 
 def _call(function: Function, path: str, objects: Dict[str, Any]) -> None:
-    """Call with the path and those of `objects` that the function takes."""
+    """Call with the path and the `objects` that the function has parameters for."""
     code = getattr(function, "__code__", None)
     if code is not None and not code.co_flags & _TAKES_ANY_KEYWORD:
         names = code.co_varnames[: code.co_argcount + code.co_kwonlyargcount]
@@ -130,7 +130,7 @@ def _call(function: Function, path: str, objects: Dict[str, Any]) -> None:
 
 
 def _means_folder(error: Exception, folder: str) -> bool:
-    """Whether a save failed because its path is a folder; torch and HDF5 say so only in words."""
+    """Return whether a save failed because its path is a folder; torch and HDF5 report it only in the message."""
     if not os.path.isdir(folder) or os.listdir(folder):
         return False
     if isinstance(error, OSError) and error.errno == errno.EISDIR:

@@ -1,4 +1,4 @@
-"""One line to the session's log, from code that must never fail the training it runs in."""
+"""Lines in the session's log, from code that must never fail the training."""
 
 from __future__ import annotations
 
@@ -6,9 +6,9 @@ import sys
 
 
 def notice(text: str) -> None:
-    """Write `nsml: TEXT` to standard error, whatever state that is in."""
+    """Write `nsml: TEXT` to standard error; never raises."""
     try:
         sys.stderr.write("nsml: " + text + "\n")
         sys.stderr.flush()
     except Exception:
-        pass  # closed, full or replaced by something that raises: there is nowhere left to say so
+        pass  # closed, full or replaced by an object that raises: the error cannot be reported

@@ -32,7 +32,7 @@ def save(folder: str, objects: Dict[str, Any]) -> None:
 
 
 def load(folder: str, objects: Dict[str, Any]) -> None:
-    """Fill each object from what `save` wrote; plain values (numbers, strings) stay as they are."""
+    """Load each object from the files of `save`; plain values (numbers, strings) are unchanged."""
     for name, value in objects.items():
         path = os.path.join(folder, name)
         if _has_state(value):

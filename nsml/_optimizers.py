@@ -1,6 +1,6 @@
-"""The numbers in the groups of bound optimizers: learning rates and the like, as torch has them.
+"""The numbers in the groups of bound optimizers: learning rates and others, as in torch.
 
-No library is loaded: what has `param_groups` is an optimizer, what has base rates is a scheduler.
+No library is loaded: objects with `param_groups` are optimizers, objects with base rates are schedulers.
 """
 
 from __future__ import annotations
@@ -15,16 +15,16 @@ if TYPE_CHECKING:
 
 _RATE = "lr"
 _RATES_OF_GROUPS = ("lr", "initial_lr", "max_lr", "min_lr")
-"""What goes with a learning rate. Schedulers keep the rest there, or in lists of their own."""
+"""Keys of a group scaled with the learning rate. Schedulers keep the rest there, or in lists of their own."""
 _RATES_OF_SCHEDULERS = ("base_lrs", "max_lrs", "_last_lr")
 _WITHIN = "_schedulers"
 _DEEPEST = 4
 _BACK, _BACK_OF_A_SCHEDULE = 0.5, 0.05
-"""So near to the old number, as a part of the change, is a number that was set back. One step of a schedule may go far."""
+"""A number this near the old one, as a fraction of the change, was reset. One step of a schedule may change it a lot."""
 
 
 class Optimizers:
-    """Those that a program has bound, and their schedulers.
+    """The bound optimizers and schedulers.
 
     Groups are looked up at each use: loading a checkpoint replaces them.
     """
@@ -33,10 +33,10 @@ class Optimizers:
         self._optimizers: List[Any] = []
         self._schedulers: List[Any] = []
         self._zeroed: Dict[str, List[float]] = {}
-        """Numbers of groups before they were set to 0, by name: what keeps their proportions."""
+        """Numbers of groups before they were set to 0, by name, to keep their ratios."""
 
     def bind(self, objects: Dict[str, Any]) -> None:
-        """Take the place of those before."""
+        """Replace the bound objects."""
         self._optimizers, self._schedulers = [], []
         self._zeroed = {}
         self._take(list(objects.values()), 0)
@@ -64,7 +64,7 @@ class Optimizers:
                 self._take_scheduler(inner, depth + 1)
 
     def names(self) -> List[str]:
-        """What can be set."""
+        """Return the names that can be set."""
         found = []
         for group in self._groups():
             for name in group:
@@ -76,7 +76,7 @@ class Optimizers:
         return found
 
     def value(self, name: str) -> Optional[float]:
-        """The first one by this name that is not 0, or 0.0 where all are; None where no group has it as a number."""
+        """Return the first nonzero number of this name, or 0.0 if all are 0; None if no group has one."""
         if name in _RATES_OF_GROUPS and name != _RATE:
             return None
         numbers = [_number(group.get(name)) for group in self._groups()]
@@ -84,7 +84,7 @@ class Optimizers:
         return next((number for number in there if number), 0.0 if there else None)
 
     def refusal(self, name: str, new: float) -> str:
-        """Why it cannot be set, "" where it can."""
+        """Return why a number is refused, "" if it is valid."""
         now = self.value(name)
         if new < 0:
             return f"{name}: {new!r} is less than 0"
@@ -97,12 +97,12 @@ class Optimizers:
         return ""
 
     def set(self, name: str, new: float, undo: List[Callable[[], None]]) -> float:
-        """Set it in all groups, which keep their proportions: the old value.
+        """Set a number in all groups, keeping their ratios; return the old value.
 
-        `undo` gets what takes it back, in pieces, also of what raises in the middle.
+        `undo` receives functions that revert the changes, also if one raises midway.
 
         Raises:
-            ValueError: a number would be too large; and what the program's objects raise.
+            ValueError: a number would be too large; exceptions of the program's objects pass through.
         """
         old = self.value(name)
         if old is None:
@@ -129,12 +129,12 @@ class Optimizers:
         return old
 
     def is_back(self, name: str, now: float, old: float, new: float) -> bool:
-        """Whether a number that was set has been set back, as far as can be told: a bound schedule goes on from it."""
+        """Return whether a number seems to have been reset; a bound schedule continues from the new one."""
         nearness = _BACK_OF_A_SCHEDULE if name == _RATE and self._schedulers else _BACK
         return abs(now - old) < nearness * abs(new - old)
 
     def advice(self, name: str) -> str:
-        """What to do where something sets it again."""
+        """Return advice for a number that the program resets."""
         if name == _RATE and not self._schedulers:
             return (
                 "; if that is a scheduler, name it as well: nsml.bind(optimizer=..., scheduler=...)"
@@ -149,7 +149,7 @@ class Optimizers:
                     yield group
 
     def _slots(self, name: str) -> Iterator[_Slot]:
-        """The places of the numbers that go with this one."""
+        """Yield the places of all numbers scaled with this one."""
         for group in self._groups():
             for key in _RATES_OF_GROUPS if name == _RATE else (name,):
                 if key in group:
@@ -164,7 +164,7 @@ class Optimizers:
 
 
 class _Slot:
-    """A place in a dict or a list that holds a number, or a tensor with one."""
+    """A number in a dict or a list, or in a tensor there."""
 
     def __init__(self, holder: Any, key: Any) -> None:
         self._holder = holder
@@ -189,7 +189,7 @@ class _Slot:
 
 
 def _attribute(one: Any, name: str) -> Any:
-    """An attribute, or None, whatever the object does when it is asked."""
+    """Return an attribute, or None if the object raises."""
     try:
         return getattr(one, name, None)
     except Exception as error:
@@ -203,7 +203,7 @@ def _is_tensor(value: Any) -> bool:
 
 
 def _number(value: Any) -> Optional[float]:
-    """A number, also one in a tensor of one entry; None of anything else."""
+    """Return a number, also from a tensor of one element; None for anything else."""
     try:
         if isinstance(value, (int, float)):
             return None if isinstance(value, bool) else float(value)

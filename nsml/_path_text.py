@@ -1,9 +1,9 @@
 r"""Paths of files as text: in manifests, records and messages.
 
-On Linux a name is bytes, while manifests and messages hold text in UTF-8. One rule leads from bytes to text and
-back: what is UTF-8 stands as it is, but for backslashes, control characters and those that change the direction
-of text. Of these, and of what is no UTF-8, each byte is `\xHH` in small letters. Each path has exactly one text:
-any other is refused, so no escape can stand for `/`, `.` or a plain letter.
+On Linux a name is bytes, while manifests and messages contain text in UTF-8. One rule converts between bytes and
+text: UTF-8 is kept, except backslashes, control characters and those that change the direction of text. Each
+byte of these, and of invalid UTF-8, is `\xHH` in small letters. Each path has exactly one text: any other is
+refused, so no escape can mean `/`, `.` or a plain letter.
 """
 
 from __future__ import annotations
@@ -12,8 +12,8 @@ import os
 import re
 
 # C0, DEL, C1; line and paragraph separators; marks, embeddings, overrides and isolates that
-# reorder what a terminal shows; what is no UTF-8, as surrogates; the backslash itself.
-# Not compiled here, but by `re` at the first name that needs them: that takes longer than most of `import nsml`.
+# reorder terminal text; invalid UTF-8, as surrogates; the backslash itself.
+# Compiled by `re` at first use, not here: that takes longer than most of `import nsml`.
 _ESCAPED = (
     "[\x00-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028\u2029\u202a-\u202e\u2066-\u2069\ud800-\udfff\\\\]"
 )
@@ -25,27 +25,27 @@ _ESCAPE = rb"\\x([0-9a-f]{2})"
 
 
 def path_text(path: str) -> str:
-    """The text of a path that is separated by `/`, as the system gives it."""
+    """Return the text of a native path with `/` as separator."""
     return text_of(os.fsencode(path))
 
 
 def native_path(text: str) -> str:
-    """The path of a text, as functions of the system take it.
+    """Return the native path of a text.
 
     Raises:
-        ValueError: it is not the text of a path, or this system has no such name.
+        ValueError: it is not the text of a path, or this system cannot have such a name.
     """
     return os.fsdecode(bytes_of(text))
 
 
 def text_of(path: bytes) -> str:
-    """The text of a path in bytes."""
+    """Return the text of a path in bytes."""
     text = path.decode("utf-8", "surrogateescape")
     return text if _is_plain(text) else re.sub(_ESCAPED, _escape, text)
 
 
 def bytes_of(text: str) -> bytes:
-    """The bytes of the path with this text.
+    """Return the bytes of a path from its text.
 
     Raises:
         ValueError: it is not the text of a path.
@@ -66,7 +66,7 @@ def bytes_of(text: str) -> bytes:
 
 
 def name_text(name: str) -> str:
-    r"""The text of a name that a program gives to a checkpoint, a metric or a file that it shows.
+    r"""Return the text of a program's name for a checkpoint, a metric or a media file.
 
     Different names have different texts, which every store and terminal takes: the same characters as in paths are
     escaped, surrogates of no byte as `\udHHH`. A backslash stays, unless it would begin such an escape.
@@ -75,7 +75,7 @@ def name_text(name: str) -> str:
 
 
 def recorded_name(name: str) -> str:
-    """The name in a record, as `name_text` wrote it. Other writers may have left characters in it that no store takes."""
+    """Return the name from a record, as `name_text` wrote it. Records of other writers may have characters that stores refuse."""
     if name.isprintable():
         return name
     return re.sub(
@@ -86,7 +86,7 @@ def recorded_name(name: str) -> str:
 
 
 def _is_plain(text: str) -> bool:
-    """Whether nothing in it is escaped; it may be that nothing is where this is False."""
+    """Return whether surely nothing is escaped; False may be wrong."""
     return text.isprintable() and "\\" not in text
 
 

@@ -1,6 +1,6 @@
-"""Images as bytes: PNG from arrays with zlib alone, several as one grid, a film as animated PNG.
+"""Encoding of images: PNG from arrays with zlib alone, several in a grid, a video as animated PNG.
 
-What is encoded already is told by its first bytes and taken as it is.
+Encoded files are detected by their first bytes and used unchanged.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from typing import Any, Callable, Dict, List, NamedTuple, Optional, Sequence, Tuple
 
     class Picture(NamedTuple):
-        """Rows of bytes from the top, `channels` a pixel: grey, RGB or RGBA."""
+        """Pixel bytes by rows from the top, with `channels` per pixel: grey, RGB or RGBA."""
 
         width: int
         height: int
@@ -32,9 +32,9 @@ MOST_PIXELS = 1 << 26
 MOST_FRAMES = 1024
 _GAP = 2
 _FAST = 3
-"""zlib's level: training waits for it."""
+"""Level of zlib: training waits for it."""
 FORMATS = ("HW", "HWC", "CHW", "NHW", "NHWC", "NCHW")
-"""Orders of the dimensions of an image, or of several: number, height, width, channels."""
+"""Orders of the dimensions of one or several images: number, height, width, channels."""
 _CHANNELS = (1, 3, 4)
 _RGBA = 4
 _COLOUR_TYPES = {1: 0, 3: 2, 4: 6}
@@ -44,14 +44,14 @@ _PNG = b"\x89PNG\r\n\x1a\n"
 def pictures_of(
     value: Any, formats: str = "", doubt: Optional[Callable[[str], None]] = None
 ) -> List[Picture]:
-    """One image or a batch, as `formats` says: one of FORMATS, of each where it is a list of arrays.
+    """Convert one image or a batch; `formats`: one of FORMATS, for a list of arrays that of each.
 
-    Without, it is HxW, HxWxC or CxHxW, with N in front for several; C is 1, 3 or 4. Of a tensor of torch C is
-    looked for in front first, of all else at the end, and then in front; NxHxW are grey ones where neither has
-    it. `doubt` is told where another reading is as likely.
+    By default it is HxW, HxWxC or CxHxW, with N first for several; C is 1, 3 or 4. In a tensor of torch C is
+    expected first, else last; in other arrays the reverse. NxHxW without C are grey images. `doubt` is
+    called if another order is as likely.
 
     Raises:
-        TypeError: it is nothing of that.
+        TypeError: the value is none of these.
     """
     formats = formats.upper()
     if formats and formats not in FORMATS:
@@ -83,10 +83,10 @@ def pictures_of(
 
 
 def maps_of(value: Any) -> List[Picture]:
-    """Each channel of CxHxW (or of the first of NxCxHxW) as a grey image, from its least to its largest.
+    """Convert each channel of CxHxW (of NxCxHxW: of the first) to a grey image, scaled from its minimum to its maximum.
 
     Raises:
-        TypeError: it is nothing of that.
+        TypeError: the value is none of these.
     """
     value = unwrapped(value)
     shape = shape_of(value)
@@ -104,7 +104,7 @@ def maps_of(value: Any) -> List[Picture]:
 
 
 def grid(pictures: Sequence[Picture]) -> Picture:
-    """Several as one, row by row, about as many across as down."""
+    """Join images in a grid, by rows, about as many across as down."""
     if len(pictures) == 1:
         return pictures[0]
     channels = max(picture.channels for picture in pictures)
@@ -129,14 +129,14 @@ def grid(pictures: Sequence[Picture]) -> Picture:
 
 
 def png(picture: Picture) -> bytes:
-    """The image as PNG."""
+    """Encode an image as PNG."""
     return b"".join(
         (_PNG, _header(picture), _chunk(b"IDAT", _packed(picture)), _chunk(b"IEND", b""))
     )
 
 
 def animated_png(frames: Sequence[Picture], fps: float) -> bytes:
-    """The frames, which are of one size, as an animated PNG that begins again at its end."""
+    """Encode frames of equal size as an animated PNG that loops."""
     first = frames[0]
     parts = [_PNG, _header(first), _chunk(b"acTL", struct.pack(">II", len(frames), 0))]
     number = 0
@@ -155,10 +155,10 @@ def animated_png(frames: Sequence[Picture], fps: float) -> bytes:
 
 
 def frames_of(value: Any) -> List[Picture]:
-    """Frames of a film: TxHxWxC, TxCxHxW or TxHxW.
+    """Convert frames of a video: TxHxWxC, TxCxHxW or TxHxW.
 
     Raises:
-        TypeError: it is nothing of that, or of too many.
+        TypeError: the value is none of these, or has too many frames.
     """
     if isinstance(value, (list, tuple)) and value and (is_array(value[0]) or is_tensor(value[0])):
         frames = [picture for one in value for picture in pictures_of(one)]
@@ -184,7 +184,7 @@ def frames_of(value: Any) -> List[Picture]:
 
 
 def size_in(data: bytes) -> Optional[Dict[str, int]]:
-    """Width and height as encoded bytes of PNG, GIF, BMP or JPEG tell them."""
+    """Return width and height from the header of an encoded PNG, GIF, BMP or JPEG."""
     try:
         if data.startswith(_PNG):
             width, height = struct.unpack_from(">II", data, 16)
@@ -215,7 +215,7 @@ def _size_in_jpeg(data: bytes) -> Tuple[int, int]:
 
 
 def _checked(shape: Tuple[int, ...], formats: str) -> str:
-    """The format that was named, if this shape can be of it."""
+    """Return the requested format, if the shape matches."""
     if len(shape) != len(formats):
         raise TypeError(
             f"{_shown(shape)} has {len(shape)} dimensions, and {formats} {len(formats)}"
@@ -228,7 +228,7 @@ def _checked(shape: Tuple[int, ...], formats: str) -> str:
 
 
 def _format(shape: Tuple[int, ...], in_front: bool) -> str:
-    """The format that a shape is taken for; `in_front`: channels are looked for there first."""
+    """Guess the format of a shape; `in_front`: channels are expected first."""
     if len(shape) == 2:
         return "HW"
     if len(shape) in (3, 4):
@@ -247,9 +247,9 @@ def _format(shape: Tuple[int, ...], in_front: bool) -> str:
 
 
 def _other_format(shape: Tuple[int, ...], taken: str) -> str:
-    """What a shape could be as well; "" where it is clear.
+    """Return another possible format of a shape; "" if it is unambiguous.
 
-    Three in front are colours to all who have them there; four may be RGBA or four grey images.
+    Three channels first are always colours; four may be RGBA or four grey images.
     """
     first, last = shape[-3:][0], shape[-1]
     if "C" in taken and first in _CHANNELS and last in _CHANNELS:
@@ -258,14 +258,14 @@ def _other_format(shape: Tuple[int, ...], taken: str) -> str:
 
 
 def _layout(shape: Tuple[int, ...], formats: str) -> Tuple[int, int, int, int, bool]:
-    """Count, height, width and channels of a shape of this format, and whether channels are in front."""
+    """Return count, height, width and channels of a shape in this format, and whether channels come first."""
     sizes = dict(zip(formats, shape))
     in_front = "CHW" in formats
     return sizes.get("N", 1), sizes["H"], sizes["W"], sizes.get("C", 1), in_front
 
 
 def _mixed(planes: bytes, channels: int) -> bytes:
-    """Planes one after the other as pixels one after the other."""
+    """Interleave planes to pixels."""
     if channels == 1:
         return planes
     size = len(planes) // channels
@@ -294,7 +294,7 @@ def _header(picture: Picture) -> bytes:
 
 def _packed(picture: Picture) -> bytes:
     stride = picture.width * picture.channels
-    rows = bytearray((stride + 1) * picture.height)  # each begins with its filter: 0, none
+    rows = bytearray((stride + 1) * picture.height)  # each row starts with its filter: 0, none
     for row in range(picture.height):
         start = row * (stride + 1) + 1
         rows[start : start + stride] = picture.data[row * stride : (row + 1) * stride]

@@ -1,10 +1,10 @@
-"""Safe points: moments of a program, between two steps, at which the platform may ask it something.
+"""Safe points: moments between two steps of a program, at which the platform may send it requests.
 
 They are calls of `nsml.report`, `nsml.save` and `nsml.step`, ends of steps of `nsml.steps`, and steps of torch's
-optimizers. The agent says that it
-has an order by another number at the beginning of a file that is mapped into memory here: a look costs a tenth of
-a microsecond and no system call, and no thread waits. What an order is and how it is obeyed is loaded
-with the first one.
+optimizers. The agent signals an order by
+changing the number at the start of a file mapped into memory here: a check takes a tenth of
+a microsecond and no system call, and no thread waits. The code for orders is loaded with the
+first one.
 """
 
 from __future__ import annotations
@@ -28,9 +28,9 @@ _PAGE = "orders"
 _KNOBS = "knobs"
 _NUMBER_BYTES = 8
 _LARGEST = 1 << 62
-"""Of step numbers that count."""
+"""Limit of valid step numbers."""
 _OWN = ("nsml", "torch")
-"""Packages whose functions stand between the program and a safe point."""
+"""Packages whose functions may be on the stack between the program and a safe point."""
 _IS_FUNCTION = 1  # CO_OPTIMIZED of `inspect`
 _TAKES_VARIABLES = frozenset(("locals", "vars"))
 
@@ -39,9 +39,9 @@ class Points:
     """The safe points of one process.
 
     Args:
-        run_dir: the folder that the agent shares with the program; "" outside of a session, where nobody asks.
-        reported: the variables of the last report, or None.
-        program: what changes are made in; None where none are.
+        run_dir: the folder shared by the agent and the program; "" outside of a session, without an agent.
+        reported: returns the variables of the last report, or None.
+        program: receives changes; None: none are made.
     """
 
     def __init__(
@@ -54,41 +54,41 @@ class Points:
         self._reported = reported
         self._program = program
         self.knobs_file = os.path.join(run_dir, _KNOBS)
-        """What was set in this attempt: see `nsml._presets`."""
+        """Knobs set in this attempt: see `nsml._presets`."""
         self._page: Any = _mapped(run_dir)
         self._asked: Any = bytes(_NUMBER_BYTES) if self._page else b""
-        """The number at which the agent was asked last."""
+        """The number at the last request to the agent."""
         self._seen: Any = self._asked
-        """The number at which safe points need not look any further; None where each of them matters."""
+        """The number at which safe points are skipped; None if none may be skipped."""
         self._noted: Any = self._asked
         self._is_obeying = False
         self._is_in_torch = not run_dir
         self._optimizer_steps: Optional[int] = None
         self._live: Optional[Live] = None
         self.at: Optional[int] = None
-        """The step that `nsml.step` named last."""
+        """The last step passed to `nsml.step`."""
         self.positions: Dict[str, int] = {}
-        """The last number of each other counter of steps."""
+        """The last number of each other step counter."""
 
     def step(self, number: Optional[int] = None) -> None:
-        """Say that a step begins or ends here, in a loop that reports less often than it steps.
+        """Mark the start or end of a step, in a loop with fewer reports than steps.
 
-        What is asked of the running program (`nsml exec`, `nsml set`, `nsml pause`) is done at such calls. One takes
-        some 0.1 microseconds.
+        Requests to the running program (`nsml exec`, `nsml set`, `nsml pause`) are handled at such calls. One call takes
+        about 0.1 microseconds.
 
         Args:
-            number: of the step, an int. Changes of a session with several processes are made in all of them at one number.
+            number: of the step, an int. With several processes a change is made in all of them at the same number.
         """
         if self._page[:_NUMBER_BYTES] != self._seen:
             try:
                 if not self._attend("step", number):
                     return
             except RecursionError:
-                pass  # so deep in calls that there is no room for one more: it is another safe point's
+                pass  # too deep in calls to handle it: left to another safe point
         self.at = number
 
     def look(self) -> None:
-        """See whether there is an order, and obey it."""
+        """Check for an order, and handle it."""
         if self._page[:_NUMBER_BYTES] != self._seen:
             try:  # noqa: SIM105 - in as few calls as can be
                 self._attend()
@@ -96,7 +96,7 @@ class Points:
                 pass
 
     def tick(self, counter: str, number: int) -> None:
-        """The same where a counter has come to a number, in the thread that trains."""
+        """The same when a counter has reached a number, in the training thread."""
         if self._page[:_NUMBER_BYTES] != self._seen:
             try:  # noqa: SIM105 - in as few calls as can be
                 self._attend(counter, number)
@@ -105,9 +105,9 @@ class Points:
         self.positions[counter] = number
 
     def look_from_torch(self, *, counts: bool = False) -> None:
-        """Have the steps of optimizers be safe points, too, once torch is loaded.
+        """Make optimizer steps safe points, too, once torch is loaded.
 
-        `counts`: they are counted from here on, since all processes of a session make this call before they train.
+        `counts`: count them from here on, since all processes of a session make this call before they train.
         """
         if not self._is_in_torch:
             module = sys.modules.get("torch.optim.optimizer")
@@ -116,7 +116,7 @@ class Points:
                 self._is_in_torch = True
                 try:
                     register(lambda *_: self._optimizer_stepped())
-                except Exception as error:  # another torch: its steps are none, then
+                except Exception as error:  # another torch: no safe points at its steps
                     if comes_from_signal(error):
                         raise
         if counts and self._is_in_torch and self._run_dir and self._optimizer_steps is None:
@@ -131,13 +131,13 @@ class Points:
         self.tick("optimizer", count + 1)
 
     def are_knobs_set(self) -> bool:
-        """Whether knobs were set in this attempt."""
+        """Return whether knobs were set in this attempt."""
         return os.path.exists(self.knobs_file)
 
-    # What follows is not on the way of a program of which nothing is asked.
+    # Below: not executed in programs without requests.
 
     def follow(self, *, is_due: bool = False) -> None:
-        """Look at safe points whether a change is to be made there; `is_due`: the agent has something to say."""
+        """Check for changes at safe points; `is_due`: the agent has news."""
         if self._live is None and self._program is not None:
             from nsml._live import Live
 
@@ -147,22 +147,22 @@ class Points:
         self._rest()
 
     def after_fork(self) -> None:
-        """In a child, which is another process: what its parent knew of changes is not the child's."""
+        """Reset in a forked child: its parent's state of changes does not apply."""
         if self._live is not None:
             self._live = None
             self._seen = self._asked
 
     def serve(self) -> bool:
-        """Take what is asked of a process that stays where it is; False where there was nothing."""
+        """Handle an order in a waiting process; return False if there is none."""
         if self._page[:_NUMBER_BYTES] == self._asked:
             return False
         self._obey()
         return True
 
     def _attend(self, counter: str = "", number: Optional[int] = None) -> bool:
-        """Do what was asked, and what is to be done here: whether this is the thread that trains.
+        """Handle orders and due changes; return whether this is the training thread.
 
-        Raises what signal handlers of the program raise.
+        Raises exceptions of the program's signal handlers.
         """
         is_training = self._program is None or self._program.is_training()
         try:
@@ -181,19 +181,17 @@ class Points:
         return is_training
 
     def _rest(self) -> None:
-        """The next safe point is one at which nothing is asked, unless each of them matters."""
+        """Skip safe points until the next order, unless none may be skipped."""
         self._seen = self._asked
         live = self._live
-        if (
-            live is not None and live.is_active
-        ):  # after that: another thread may just have made it so
+        if live is not None and live.is_active:  # after that: another thread may just have set it
             self._seen = None
 
     def _obey(self) -> None:
-        """Nothing of it is raised in the program, but for what its own signal handlers raise meanwhile."""
+        """Handle an order. Raises nothing in the program, except exceptions of its own signal handlers."""
         if self._is_obeying and _is_called_elsewhere(sys._getframe()):  # noqa: SLF001 - of itself
             self._note_page()
-            return  # what an order runs is at a safe point, or another thread is
+            return  # the order's code reached a safe point, or another thread handles it
         self._is_obeying = True
         try:
             self._asked = self._page[:_NUMBER_BYTES]
@@ -204,37 +202,37 @@ class Points:
             if comes_from_signal(error):
                 raise
             if isinstance(error, (OSError, ValueError)):
-                self._note(error)  # whatever it is, it may be a change
+                self._note(error)  # unknown, so it may be a change
             notice(f"what was asked of the program could not be done: {reason(error)}")
         finally:
             self._is_obeying = False
 
     def _note_page(self) -> None:
-        """What is new now cannot wait for the end of an order that another thread obeys: it may be a change."""
+        """Mark news while another thread handles an order: it may be a change, which cannot wait."""
         page = self._page[:_NUMBER_BYTES]
         if page != self._noted:
             self._noted = page
             self._note(page)
 
     def _note(self, change: Any) -> None:
-        """Have the thread that trains ask for a change, where there is one."""
+        """Let the training thread fetch the change, if there is one."""
         if change is not None and self._program is not None:
             self.follow(is_due=True)
 
     def _hear(self, agent: Conversation, change: Any) -> None:
-        """Hear of a change, and say what this process knows of it. Raises OSError, ValueError."""
+        """Receive a change, and report this process's state of it. Raises OSError, ValueError."""
         if self._program is None:
             return
         if change is None and self._live is None and not self.are_knobs_set():
             return
-        self.follow(is_due=True)  # for the thread that trains, if this is another one
+        self.follow(is_due=True)  # for the training thread, if this is another one
         if self._live is not None and self._program.is_training():
             self._live.talk(agent)
 
     def _scope(self) -> Dict[str, Any]:
-        """The variables that expressions may read: those of the program where it is, and of its last report.
+        """Return the variables for expressions: those of the program's current function, and of its last report.
 
-        A report with `scope=` is what the program wants to be read: then only the globals of its main module are beside.
+        A report with `scope=` selects them: then only the globals of its main module are added.
         """
         main = sys.modules.get("__main__")
         names: Dict[str, Any] = dict(vars(main)) if main is not None else {}
@@ -252,11 +250,11 @@ class Points:
 
 
 def _variables(frame: Any) -> Dict[str, Any]:
-    """The variables of a frame.
+    """Return the variables of a frame.
 
-    Before Python 3.13 a function has one dict of them for ever: the reader brings it up to date, and it holds what
-    was in them then, such as the tensors of a step. So it is emptied; what a function has itself
-    taken with `locals()` is not even looked at.
+    Before Python 3.13 a function has one permanent dict of them: reading updates it, and it keeps references,
+    such as the tensors of a step. So it is emptied; a function that itself
+    called `locals()` is not read at all.
     """
     variables_are_its_own = not frame.f_code.co_flags & _IS_FUNCTION
     if sys.version_info >= (3, 13) or variables_are_its_own:
@@ -270,9 +268,9 @@ def _variables(frame: Any) -> Dict[str, Any]:
 
 
 def _is_called_elsewhere(call: Any) -> bool:
-    """Whether another call of its function has not returned, in any thread.
+    """Return whether another call of the frame's function is active, in any thread.
 
-    No lock says so as well: an exception of a signal handler can come up in any line, also before a lock is released.
+    A lock would be less reliable: an exception of a signal handler can occur in any line, also before its release.
     """
     for top in sys._current_frames().values():  # noqa: SLF001 - the only way to them
         frame: Any = top
@@ -288,7 +286,7 @@ def _package(frame: Any) -> str:
 
 
 def _mapped(run_dir: str) -> Any:
-    """The page of orders, or b"" where there is none: then no look finds anything."""
+    """Map the page of orders; b"" without one: then no check finds anything."""
     if not run_dir:
         return b""
     try:
@@ -302,4 +300,4 @@ def _mapped(run_dir: str) -> Any:
         finally:
             os.close(file)
     except (ImportError, OSError, ValueError):
-        return b""  # of an agent that asks nothing, or a system without such files
+        return b""  # an agent without orders, or a system without such files

@@ -1,8 +1,8 @@
-"""Values of knobs that a process knows of by itself: given with the session, or set before it was there.
+"""Presets: values of knobs set with the session, or before this process started.
 
-A session has some from its beginning, and from its earlier attempts (`NSML_KNOBS`). What is set in an attempt the agent
-writes into the file `knobs` of the run folder once that is over, for processes that a launcher starts anew: each
-makes it at the same step, as another attempt does.
+A session has some from its start, and from its earlier attempts (`NSML_KNOBS`). After a change in an attempt the agent
+writes its values to the file `knobs` of the run folder, for processes that a launcher restarts: each
+applies it at the same step, as another attempt does.
 """
 
 from __future__ import annotations
@@ -19,16 +19,16 @@ if TYPE_CHECKING:
     from nsml._knob_values import Value
 
 _LONGEST_FILE = 16 << 20
-"""Two hundred changes of sixteen texts each are less."""
+"""More than two hundred changes of sixteen texts each."""
 
 
 class Preset:
     """A value of a knob from a step on.
 
     Attributes:
-        number: of the change that set it in this attempt; 0 if it was known when the attempt began.
-        is_reached: its counter has come to `at`.
-        is_set: the value has been set, or cannot be.
+        number: of the change in this attempt; 0 if it was set before the attempt.
+        is_reached: its counter has reached `at`.
+        is_set: the value was set, or cannot be.
     """
 
     __slots__ = ("at", "counter", "is_reached", "is_set", "name", "number", "value")
@@ -45,31 +45,31 @@ class Preset:
         self.is_set = False
 
     def reach(self, counter: str, position: int) -> bool:
-        """Whether its counter has come to its step only now."""
+        """Return whether its counter reaches its step now."""
         if self.is_reached or self.at is None or self.counter not in ("", counter):
             return False
         self.is_reached = position >= self.at
         return self.is_reached
 
     def step(self) -> int:
-        """Its step; that of one from the beginning is before all others."""
+        """Return its step; one without a step is before all others."""
         return -1 if self.at is None else self.at
 
     def is_after(self, other: Preset) -> bool:
-        """Whether it sets the same knob at a later step of the same counter."""
+        """Return whether it sets the same knob at a later step of the same counter."""
         return (self.name, self.counter) == (other.name, other.counter) and (
             self.step() > other.step()
         )
 
     def is_made_by(self, change: Any) -> bool:
-        """Whether it is a change that a checkpoint says was made."""
+        """Return whether it is this change, recorded in a checkpoint."""
         if not isinstance(change, list) or len(change) != 3 or change[0] != self.value:
             return False
         return self.at is None or change[1:] == [self.counter, self.at]
 
 
 def parse_presets(text: str) -> List[Preset]:
-    """What `NSML_KNOBS` and the file hold. Raises ValueError: it is something else."""
+    """Parse `NSML_KNOBS` or the file. Raises ValueError."""
     try:
         entries = json.loads(text)
         return [_preset(entry) for entry in entries]
@@ -87,7 +87,7 @@ def _preset(entry: Dict[str, Any]) -> Preset:
 
 
 def set_after(path: str, number: int) -> List[Preset]:
-    """What later changes of this attempt have set, as in the file. Raises ValueError: it holds something else."""
+    """Return values set by later changes of this attempt, from the file. Raises ValueError if it is invalid."""
     try:
         with open(path, "rb") as file:
             text = file.read(_LONGEST_FILE)

@@ -1,4 +1,4 @@
-"""`nsml.report`: what a training loop hands over becomes a JSON record, or several if it is long."""
+"""`nsml.report`: converts the values of a training loop to a JSON record, or to several if it is long."""
 
 from __future__ import annotations
 
@@ -20,19 +20,19 @@ if TYPE_CHECKING:
 
     _Texts = Dict[str, str]
     _Problem = Tuple[str, str]
-    """What is named once, and the sentence about it."""
+    """Key of a once-only message, and the message."""
 else:
     _Texts = dict
 
 
 _MOST_NAME_CHARS = 512
 _MOST_NAMES = 10_000
-"""Of one program that are listed: the history counts no more of a session."""
+"""Most listed names of a program: the limit of the history for a session."""
 _MOST_NOTICES = 200
 _MOST_KINDS = 32
-"""Of types of numbers that are remembered."""
+"""Most remembered types of numbers."""
 _MOST_OF_A_CALL = 20
-"""Of values of one call of which it is said why they are not recorded; the next are only named."""
+"""Most detailed messages of one call; further values are only named."""
 _MOST_NAMED = 50
 _SHOWN_CHARS = 80
 _NONE: List[Tuple[str, str]] = []
@@ -46,13 +46,13 @@ _PIECE_BYTES = 256 << 10
 
 
 class _NotPlainError(TypeError):
-    """A value is none of Python's own, and may be one of numpy's or torch's."""
+    """A value is not of one of Python's own types; it may be of numpy or torch."""
 
 
 class _Names(_Texts):
-    """Names as they are recorded, by names as they are given; "" for what is not recorded as a value.
+    """Recorded names by given names; "" for names that are not recorded as values.
 
-    One look-up a value is all that a name costs once it is known.
+    A known name costs one look-up per value.
     """
 
     def __init__(self, hint: Callable[[str, str], None]) -> None:
@@ -76,14 +76,14 @@ class _Names(_Texts):
 
 
 class Reporter:
-    """Turns reports into records of `spool`, and remembers the last one."""
+    """Converts reports to records of `spool`, and remembers the last one."""
 
     def __init__(self, spool: Spool, strictness: Optional[Strictness] = None) -> None:
         self._spool = spool
         self._strictness = strictness or Strictness(is_on=False)
         self._names = _Names(self._hint)
         self._numbers: Set[type] = {float, int}
-        """Types whose values are recorded as they are, by the encoder, which calls no method of theirs."""
+        """Types whose values the encoder writes directly, without their methods."""
         self._hinted: Set[str] = set()
         self._told: Set[str] = set()
         self._notices = 0
@@ -105,30 +105,30 @@ class Reporter:
         scope: Optional[Dict[str, Any]] = None,
         **kwargs: Any,
     ) -> None:
-        """Record the named values; never waits, and never ends training.
+        """Record named values; never blocks, and never stops training.
 
-        Records what it can. The log names the rest once: its name, its type, what to report instead.
-        Outside of a session, and after `nsml.strict()`, that is a TypeError after the rest is recorded.
+        Values that cannot be recorded are skipped and logged once: name, type, what to report instead.
+        Outside of a session, and after `nsml.strict()`, a TypeError is raised after recording the others.
 
         Args:
-            values: the same as `summary`; or a dict of values, as if given by name.
+            values: the same as `summary`; or a dict of values, as if passed by name.
             variables: the same as `scope`.
             unnamed: never recorded.
             summary: show these values in `nsml ps`.
             scope: variables that `nsml exec` may read, usually `locals()`.
-            **kwargs: numbers of any library, also as arrays of one entry; booleans become 0 and 1,
-                dicts NAME/KEY. Text, lists and arrays of one dimension stay as they are. `step` is
+            **kwargs: numbers of any library, also as arrays of one element; booleans become 0 and 1,
+                dicts NAME/KEY. Text, lists and one-dimensional arrays are recorded unchanged. `step` is
                 the x axis; `__` in a name means `/`; `walltime` is always the time of the call.
 
         Raises:
-            TypeError: something is not recorded, outside of a session or after `nsml.strict()`.
+            TypeError: a value is not recorded, outside of a session or after `nsml.strict()`.
         """
         try:
             self._report(values, variables, unnamed, summary, scope, kwargs)
         except RecursionError:
             if self._strictness.is_on:
                 raise
-            self._too_deep += 1  # there is no room to say so: the next report does
+            self._too_deep += 1  # too deep to log it: the next report does
 
     def _report(  # noqa: PLR0917 - as it was called
         self,
@@ -167,7 +167,7 @@ class Reporter:
                     self.scope = scope
                 try:
                     self._record(now, step, found, summary, last=kwargs)
-                except TypeError:  # an integer beyond all floats
+                except TypeError:  # an integer too large for a float
                     is_quick = False
             if not is_quick:
                 unnamed = (values, variables, *unnamed)
@@ -197,7 +197,7 @@ class Reporter:
         scope: Optional[Dict[str, Any]],
         kwargs: Dict[str, Any],
     ) -> List[_Problem]:
-        """Record what can be of any call; what cannot, as a name and a sentence each."""
+        """Record what is possible of any call; return problems as pairs of name and message."""
         problems: List[_Problem] = []
         first, variables, *others = unnamed
         if is_mapping(first):
@@ -237,7 +237,7 @@ class Reporter:
     def _flattened(
         self, kwargs: Dict[str, Any], problems: List[_Problem]
     ) -> Tuple[Dict[str, Any], Dict[str, Any]]:
-        """Values by the names that are recorded; and the same with `step` in its place."""
+        """Return values by recorded names; and the same with `step` in its place."""
         values: Dict[str, Any] = {}
         last: Dict[str, Any] = {}
         for given, value in kwargs.items():
@@ -250,7 +250,7 @@ class Reporter:
                 shown = _recorded(nested)
                 problems.append((shown, f"{_shown(shown)} is not recorded: {why}"))
             if issubclass(type(value), float) and len(self._numbers) < _MOST_KINDS:
-                self._numbers.add(type(value))  # of numpy: written as a float from now on
+                self._numbers.add(type(value))  # of numpy: encoded as a float from now on
             for nested, plain in found.values:
                 name = self._names[nested]
                 if not name:
@@ -265,7 +265,7 @@ class Reporter:
         return values, last
 
     def _look_at_text(self, name: str, text: str) -> None:
-        """Say of a number in a text that charts have no use for it."""
+        """Log that a number in a text is not drawn in charts."""
         if len(text) <= _LONGEST_NUMBER and text not in _SPECIAL and _is_number(text):
             self._hint(
                 f"text {name}",
@@ -293,7 +293,7 @@ class Reporter:
         self._last_step = step
 
     def last(self) -> Dict[str, Any]:
-        """The last report with its step, names as recorded: what a checkpoint carries along."""
+        """Return the last report with its step, by recorded names: stored in checkpoints."""
         return {
             self._names.get(name) or name: self._last_step if name == "step" else value
             for name, value in self._last.items()
@@ -301,7 +301,7 @@ class Reporter:
         }
 
     def _pieces(self, values: Dict[str, Any], problems: List[_Problem]) -> Iterator[str]:
-        """What is too long for one record, as several."""
+        """Yield values too long for one record in pieces."""
         held: List[str] = []
         size = 0
         for name, value in values.items():
@@ -324,7 +324,7 @@ class Reporter:
             yield "{" + ",".join(held) + "}"
 
     def _refuse(self, problems: List[_Problem]) -> None:
-        """Raise, or say once of each name in the log what is not recorded."""
+        """Raise, or log once per name why it is not recorded."""
         if self._strictness.is_on:
             others = f" (and {len(problems) - 1} more)" if len(problems) > 1 else ""
             raise TypeError(f"nsml.report: {problems[0][1]}{others}")
@@ -341,13 +341,13 @@ class Reporter:
             self._notice(f"not recorded either: {', '.join(map(_shown, more))}{others}")
 
     def _hint(self, topic: str, text: str) -> None:
-        """Say it in the log, once for each topic: nothing is lost, so that nothing is raised."""
+        """Log a hint, once per topic: nothing is lost, so nothing is raised."""
         if topic not in self._hinted and len(self._hinted) < _MOST_NOTICES:
             self._hinted.add(topic)
             notice("nsml.report: " + text)
 
     def _notice(self, text: str) -> None:
-        """Say it in the log, which must not be full of it."""
+        """Log a message, up to a limit."""
         self._notices += 1
         if self._notices <= _MOST_NOTICES:
             notice("nsml.report: " + text)
@@ -358,10 +358,10 @@ class Reporter:
 
 
 def encode(record: Dict[str, Any]) -> bytes:
-    """`record` as strict JSON in UTF-8; numbers that JSON lacks become strings ("NaN").
+    """Encode `record` as strict JSON in UTF-8; numbers that JSON lacks become strings ("NaN").
 
     Raises:
-        TypeError: something in it is not JSON serializable.
+        TypeError: a value is not JSON serializable.
     """
     return _encoded(record).encode("utf-8", "replace")
 
@@ -380,7 +380,7 @@ def _encoded(record: Dict[str, Any]) -> str:
 
 
 def _record(now: float, step: Any, values: str, summary: Any) -> bytes:
-    """A report; put together by hand, which takes half the time of an encoder's."""
+    """Encode a report without an encoder, in half the time."""
     told = "null" if step is None else repr(step)
     kept = "true" if summary else "false"
     text = f'{{"kind":"metric","time":{now!r},"step":{told},"values":{values},"summary":{kept}}}'
@@ -391,7 +391,7 @@ def _record(now: float, step: Any, values: str, summary: Any) -> bytes:
 
 
 def _has_huge(value: Any) -> bool:
-    """Whether an integer is in it that is beyond all floats."""
+    """Return whether a value contains an integer too large for a float."""
     if isinstance(value, int):
         return not -LARGEST_INTEGER < value < LARGEST_INTEGER
     if isinstance(value, dict):
@@ -402,12 +402,12 @@ def _has_huge(value: Any) -> bool:
 
 
 def step_of(step: Any) -> Any:
-    """`step` as a finite number, None when it is none; whatever counts as a number is welcome."""
+    """Convert `step` to a finite number of any numeric type; None if impossible."""
     try:
         step = simple(step)
         if type(step) is not int:
             step = float(step)
-    except Exception as error:  # whatever an object of the program's raises
+    except Exception as error:  # any exception of a program's object
         if comes_from_signal(error):
             raise
         return None
@@ -415,7 +415,7 @@ def step_of(step: Any) -> Any:
 
 
 def no_step(given: Any) -> str:
-    """What is said of a step that is none; an integer may be too long to be written out."""
+    """Return the message on an invalid step; an integer may be too long to print."""
     kind = type(given)
     if issubclass(kind, str):
         told = _shown(str.__str__(given))
@@ -427,7 +427,7 @@ def no_step(given: Any) -> str:
 
 
 def _no_name(given: str) -> _Problem:
-    """Why a value has no name that can be recorded."""
+    """Return why a value's name is invalid."""
     name = _recorded(given)
     if not name:
         return ("", "a value is not recorded: its metric has no name")
@@ -440,17 +440,17 @@ def _no_name(given: str) -> _Problem:
 
 
 def _recorded(given: str) -> str:
-    """A name as it is recorded, not by methods of a subclass."""
+    """Return the recorded form of a name, without methods of a subclass."""
     return name_text(str.replace(given, "__", "/"))
 
 
 def _may_be_summary(given: Any, has_values: bool) -> bool:
-    """Whether a value is no metric: programs hand over 0 and 1, and booleans of numpy, beside values."""
+    """Return whether a value may be the summary flag: programs pass 0 and 1, and booleans of numpy, beside values."""
     if given is None or given is True or given is False:
         return True
     try:
         return has_values and bool(given in (0, 1))
-    except Exception:  # whatever an array raises that is asked for one truth
+    except Exception:  # any exception of an array without a single truth value
         return False
 
 
@@ -463,7 +463,7 @@ def _is_number(text: str) -> bool:
 
 
 def _shown(name: str) -> str:
-    """A name as a line of text has it: short, and nothing in it that a terminal obeys."""
+    """Return a short, printable form of a name."""
     short = name if len(name) <= _SHOWN_CHARS else name[:_SHOWN_CHARS] + "..."
     return repr("".join(one if one.isprintable() else "?" for one in short))
 
@@ -489,9 +489,9 @@ def _refuse(value: Any) -> Any:
 
 
 def _build_dumps() -> Callable[[Any], str]:
-    """`json.dumps` without building an encoder for each call, which would cost half of a report.
+    """Build a `json.dumps` that reuses one encoder: a new one per call would cost half of a report.
 
-    It checks no circles: one in a user's value ends in a RecursionError.
+    It does not detect cycles: one in a user's value ends in a RecursionError.
     """
     make = getattr(json_encoder, "c_make_encoder", None)
     if make is not None:
@@ -511,7 +511,7 @@ def _build_dumps() -> Callable[[Any], str]:
             if "".join(chunks({"a": [1, 0.5]}, 0)) == '{"a":[1,0.5]}':
                 return lambda value: "".join(chunks(value, 0))
         except (TypeError, ValueError):
-            pass  # an interpreter whose encoder is built in another way
+            pass  # an interpreter whose encoder has another constructor
     return json_encoder.JSONEncoder(
         ensure_ascii=False,
         check_circular=False,

@@ -1,7 +1,7 @@
-"""Files and folders that their owner can use, whatever umask or mode user code has set.
+"""Files and folders that are accessible to their owner, whatever umask or mode user code has set.
 
-A umask belongs to the whole process, so it is never changed here, not even for a moment: what was made is
-given the missing rights afterwards.
+The umask is process-wide, so it is never changed here, not even temporarily: missing rights are
+added after creation.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ _numbers = count(1)
 
 
 def make_folders(path: str) -> None:
-    """Make a folder and those above it that are missing, and let their owner use them. Raises OSError."""
+    """Make a folder and missing parents, accessible to their owner. Raises OSError."""
     try:
         os.mkdir(path, 0o700)
     except FileExistsError:
@@ -36,13 +36,13 @@ def make_folders(path: str) -> None:
 
 
 def make_folder(path: str) -> None:
-    """Make a folder that must not exist yet. Raises OSError."""
+    """Make a new folder. Raises OSError."""
     os.mkdir(path, 0o700)
     allow(path, stat.S_IRWXU)
 
 
 def make_unique(parent: str) -> str:
-    """Make a folder under a name of its own in `parent`, and return its path. Raises OSError."""
+    """Make a uniquely named folder in `parent`, and return its path. Raises OSError."""
     while True:
         path = os.path.join(parent, f"{os.getpid():x}-{next(_numbers):x}-{os.urandom(6).hex()}")
         with suppress(FileExistsError):
@@ -51,7 +51,7 @@ def make_unique(parent: str) -> str:
 
 
 def create(path: str, flags: int = os.O_WRONLY) -> int:
-    """Create a file that must not exist yet; its descriptor. Raises OSError."""
+    """Create a new file; return its descriptor. Raises OSError."""
     flags |= os.O_CREAT | os.O_EXCL | getattr(os, "O_CLOEXEC", 0) | getattr(os, "O_BINARY", 0)
     file = os.open(path, flags, 0o600)
     if hasattr(os, "fchmod") and stat.S_IMODE(os.fstat(file).st_mode) & 0o600 != 0o600:
@@ -61,9 +61,9 @@ def create(path: str, flags: int = os.O_WRONLY) -> int:
 
 
 def allow(path: str, rights: int, mode: int = -1) -> None:
-    """Give the owner `rights` where they are missing; `mode` is that of the file if it is known.
+    """Add missing `rights` for the owner; `mode`: the file's mode if known.
 
-    What cannot be changed stays as it is: whoever uses the file then gets the error.
+    Failures are ignored: later uses of the file raise the error.
     """
     with suppress(OSError):
         mode = mode if mode >= 0 else os.stat(path).st_mode
@@ -72,7 +72,7 @@ def allow(path: str, rights: int, mode: int = -1) -> None:
 
 
 def walk(folder: str) -> Any:
-    """`os.walk` which enters folders that their owner closed. Raises OSError where one cannot be read."""
+    """`os.walk` that also enters folders closed by their owner. Raises OSError if one cannot be read."""
     allow(folder, stat.S_IRWXU)
     for base, folders, names in os.walk(folder, onerror=_raise_unless_gone):
         for name in folders:
@@ -83,7 +83,7 @@ def walk(folder: str) -> Any:
 
 
 def remove_tree(path: str) -> None:
-    """Remove a folder and all in it as far as the disk allows; of a link only the link."""
+    """Remove a folder and its contents as far as the disk allows; of a link only the link."""
     if os.path.islink(path):
         with suppress(OSError):
             os.unlink(path)
@@ -95,7 +95,7 @@ def remove_tree(path: str) -> None:
             links = [name for name in folders if os.path.islink(os.path.join(base, name))]
             for name in names + links:
                 file = os.path.join(base, name)
-                if os.name == "nt":  # where files that are read-only cannot be removed
+                if os.name == "nt":  # where read-only files cannot be removed
                     allow(file, stat.S_IWRITE)
                 with suppress(OSError):
                     os.unlink(file)
@@ -105,6 +105,6 @@ def remove_tree(path: str) -> None:
 
 
 def _raise_unless_gone(error: OSError) -> None:
-    """A thread of the program's may still be clearing up."""
+    """Ignore missing files: a thread of the program may still be removing them."""
     if not isinstance(error, FileNotFoundError):
         raise error

@@ -1,4 +1,4 @@
-"""`nsml.bind`, `save`, `load`, `paused`, `report` and `infer`, for the session this process is in."""
+"""`nsml.bind`, `save`, `load`, `paused`, `report` and `infer`, for the session of this process."""
 
 from __future__ import annotations
 
@@ -41,25 +41,25 @@ _DISK_ERRORS = (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EIO, errno.EFBIG)
 _ENOUGH_BYTES = 1 << 20
 _NOTHING_BOUND = "nothing to {0} with: call nsml.bind({0}=...) before nsml.{0}"
 _LONGEST_STEP_S = 10.0
-"""So long a notice waits for the end of a step of `nsml.steps`; then the next report saves, midway."""
+"""How long a save on a notice waits for the end of a step of `nsml.steps`; then the next report saves, midway."""
 _RESUME_TRIES = 10
-"""A minute each, for an agent that does not answer: what was saved is worth waiting for."""
+"""A minute each, while the agent does not answer: saved progress is worth the wait."""
 
 _LONGEST_REASON = 500
-_MOST_REASONS = 20  # for which checkpoints are lost that the log says, once each
+_MOST_REASONS = 20  # Most logged reasons for lost checkpoints, once each.
 _MOST_NAME_BYTES = 512
-"""Of a checkpoint: the platform takes no more."""
+"""Longest name of a checkpoint: the platform's limit."""
 _KEPT_NAME_BYTES = 200
 _KEEP_S, _KEEP_AGAIN_S = 5.0, 60.0
-"""How long an agent is waited for that does not answer, and then not asked."""
+"""How long to wait for an agent that does not answer, and then not to ask it."""
 
 
 class Session:
-    """The calls of one process.
+    """The API of one process.
 
     Args:
-        run_dir: the folder that the node agent shares with the program; "" outside of a session,
-            where reports go nowhere and checkpoints to `.nsml/checkpoints` of the current folder.
+        run_dir: the folder shared by the node agent and the program; "" outside of a session,
+            where reports are dropped and checkpoints are in `.nsml/checkpoints` of the current folder.
         name: USER/DATASET/N.
     """
 
@@ -74,12 +74,12 @@ class Session:
         self._checkpoints = Checkpoints(os.path.join(root, "checkpoints"))
         self._artifacts = Artifacts(run_dir, root, self._checkpoints, self._keep_artifact)
         self._loads = os.path.join(root, "loads")
-        self._kept_from = 0.0  # when the agent is asked again to keep what is saved
+        self._kept_from = 0.0  # when the agent is next asked to take over files
         self._model = Model()
         self._saved_at = nsml._IMPORTED_AT  # noqa: SLF001 - the package's own start
-        self._unnamed: Set[str] = set()  # names of this second that were found for who gave none
-        self._reasons: Set[str] = set()  # why checkpoints were lost, as the log has said
-        self._saves = 0  # calls of save functions that have not returned
+        self._unnamed: Set[str] = set()  # names chosen for unnamed checkpoints of this second
+        self._reasons: Set[str] = set()  # logged reasons for lost checkpoints
+        self._saves = 0  # active calls of save functions
         self._resumes_from = os.environ.get("NSML_RESUME", "") if run_dir else ""
         self._has_resumed = False
         self._leaving = Leaving(run_dir)
@@ -101,16 +101,16 @@ class Session:
         infer: Optional[Function] = None,
         **kwargs: Any,
     ) -> None:
-        """Register what saves, loads and infers; the last call counts.
+        """Register functions that save, load and infer; the last call counts.
 
-        In an attempt after the first the checkpoint to go on from is loaded at once, where there is one.
+        The checkpoint to resume from, if there is one, is loaded at once.
 
         Args:
             save: `save(path, **kwargs)` writes files below the folder `path`.
             load: `load(path, **kwargs)` reads them.
-            infer: `infer(data)` answers with predictions.
-            **kwargs: handed to `save` and `load`, all but `use_nsml_legacy`. Without functions they
-                are what is saved: torch and keras models, optimizers, anything that can be pickled.
+            infer: `infer(data)` returns predictions.
+            **kwargs: passed to `save` and `load`, except `use_nsml_legacy`. Without functions they
+                are saved themselves: torch and keras models, optimizers, anything that can be pickled.
         """
         is_legacy = kwargs.pop("use_nsml_legacy", True) is not False
         self._model = Model(save, load, infer, kwargs, is_legacy=is_legacy)
@@ -133,21 +133,21 @@ class Session:
         choices: Any = None,
         help: str = "",  # noqa: A002, ARG002
     ) -> Any:
-        """Return the value in force of a knob, which `nsml set` changes while the program runs.
+        """Return the current value of a knob, which `nsml set` changes while the program runs.
 
-        The first call declares it. Call it where the value is used, each step: it is a safe point, and takes some
+        The first call declares it. Call it at each step, where the value is used: it is a safe point, and takes about
         0.4 microseconds.
 
         Args:
             name: 1 to 64 of A-Z a-z 0-9 _ . - /
             default: a float, int, bool or text of at most 256 characters; values have its type.
-            min: of a number, included.
-            max: of a number, included.
-            choices: all values that it may have.
-            help: for people who read the program.
+            min: smallest allowed number.
+            max: largest allowed number.
+            choices: all allowed values.
+            help: for readers of the program.
 
         Raises:
-            TypeError, ValueError: at the first call: they do not go together.
+            TypeError, ValueError: at the first call: invalid or contradictory arguments.
         """
         knob = self._declared.get(name)
         if knob is None:
@@ -168,7 +168,7 @@ class Session:
         try:
             knobs = self.knobs()
         except (ImportError, AttributeError):
-            return None  # of a signal handler, amid the first call of the thread that it interrupts
+            return None  # a signal handler, during the first call of the interrupted thread
         self.points.look_from_torch(counts=True)
         knob = knobs.declare(name, given)
         self._declared = knobs.declared
@@ -179,7 +179,7 @@ class Session:
             self.knobs().hint(knob)
 
     def knobs(self) -> Knobs:
-        """All knobs of this process, loaded with the first call that needs them."""
+        """Return all knobs of this process; loads them at the first call."""
         if self._knobs is None:
             with nsml._loading:  # noqa: SLF001 - the package's own lock
                 from nsml._knobs import Knobs
@@ -201,7 +201,7 @@ class Session:
         return self._knobs
 
     def _say_unused_at_exit(self, knobs: Knobs) -> None:
-        """Whoever has mistyped a name learns of it at the end at the latest."""
+        """Report mistyped names at the end of the program."""
         import atexit
 
         pid = os.getpid()
@@ -216,9 +216,9 @@ class Session:
         atexit.register(say)
 
     def knob_table(self) -> Dict[str, Dict[str, Any]]:
-        """Return all knobs with what they are now: declared ones, and numbers of bound optimizers.
+        """Return all knobs with their current state: declared ones, and numbers of bound optimizers.
 
-        Each has `value`, `default`, `min`, `max`, `choices` and `step`: where it was set last, or None.
+        Each has `value`, `default`, `min`, `max`, `choices` and `step`: of the last change, or None.
         """
         return self.knobs().table()
 
@@ -231,14 +231,14 @@ class Session:
     ) -> None:
         """Save a checkpoint under a name; the same name overwrites.
 
-        Without a name it is the time in seconds, with `-2` and so on behind it where that is taken.
+        The default name is the time in seconds, with a suffix `-2` and so on if that is taken.
 
-        What the program's own save function raises passes through, but for a full or broken disk.
-        Otherwise a checkpoint that cannot be saved is lost, the log says so and training goes on. Where
-        the session is to give way, the program ends once it has saved.
+        Exceptions of the program's own save function pass through, except for a full or broken disk.
+        Any other failure is logged, the checkpoint is lost and training continues. If
+        the session should give way, the program exits after saving.
 
         Raises:
-            RuntimeError: there is nothing to save with, after `nsml.strict()`.
+            RuntimeError: nothing is bound to save with, after `nsml.strict()`.
         """
         if not _may_be_called(save_fn):
             kind = type(save_fn).__name__
@@ -254,11 +254,11 @@ class Session:
                 self._saved_on_notice(name)
 
     def artifact(self, name: Name, path: Any) -> None:
-        """Save a file or a folder under a name: its next version, unless it is equal to the one before.
+        """Save a file or a folder as the next version of a name, unless it equals the previous one.
 
-        On return the files are copied, and may be changed or removed. What is neither a regular file nor a folder,
-        links too, is left out, and named in the log. What cannot be saved is lost, the log says so and training
-        goes on.
+        After the return the originals may be changed or removed. Anything but regular files and folders, also links,
+        is skipped and logged. A failure is logged, the artifact is lost and training
+        continues.
 
         Raises:
             OSError, TypeError, ValueError: in strict mode, if it cannot be saved.
@@ -283,17 +283,17 @@ class Session:
         self.points.look()
 
     def _keep_artifact(self, name: str, folder: str, files: List[Tuple[str, int]]) -> None:
-        """Have the agent send what was saved. Raises ValueError: a record has no room for so many files."""
+        """Hand the files over to the agent. Raises ValueError: too many files for a record."""
         self._hand_over(folder)
         seal = ""
-        with suppress(OSError):  # gone already: the agent will say so
+        with suppress(OSError):  # gone already: the agent will report it
             seal = self._checkpoints.seal(folder, files)
         step = self.reporter.last().get("step")
         record = self._artifacts.record(name, folder, files, seal, step)
         self.spool.append(record, must_arrive=True)
 
     def _name_of(self, checkpoint: Name) -> str:
-        """The name of a checkpoint that is saved; one that cannot be read costs no checkpoint."""
+        """Return the name of a new checkpoint; an unreadable name must not lose the checkpoint."""
         try:
             return _name(checkpoint) or self._fresh_name()
         except Exception as error:
@@ -305,27 +305,27 @@ class Session:
             return name
 
     def _fresh_name(self) -> str:
-        """A name that no checkpoint of this session has: several may be saved in one second."""
+        """Return a name not used by a checkpoint of this session: several may be saved in one second."""
         second = str(int(time.time()))
         name, number = second, 1
         while name in self._unnamed or self._is_saved(name):
             number += 1
             name = f"{second}-{number}"
         if number == 1:
-            self._unnamed.clear()  # of another second
+            self._unnamed.clear()  # of an earlier second
         self._unnamed.add(name)
         return name
 
     def _is_saved(self, name: str) -> bool:
         try:
             return self._checkpoints.newest(name) is not None
-        except OSError:  # a folder that cannot be read: the save says so
+        except OSError:  # an unreadable folder: the save reports it
             return False
 
     def should_stop(self) -> bool:
-        """Whether the session is to give way: save with `nsml.save`, which then ends the program.
+        """Return whether the session should give way: call `nsml.save`, which then ends the program.
 
-        For loops that must save in a way of their own; what is bound is saved without asking.
+        For loops with their own way to save; what is bound is saved automatically.
         """
         notice = self._leaving.notice()
         return notice is not None and notice.goes
@@ -341,9 +341,9 @@ class Session:
         """Load a checkpoint of this session, or of `session` (USER/DATASET/N).
 
         Raises:
-            KeyError: there is no such checkpoint, or not for this user.
-            TimeoutError: it is not here and the node agent cannot be reached.
-            RuntimeError: there is nothing to load with.
+            KeyError: there is no such checkpoint, or it is hidden from this user.
+            TimeoutError: it is not on this node and the node agent is unreachable.
+            RuntimeError: nothing is bound to load with.
         """
         wanted = checkpoint if checkpoint is not None else iteration
         if wanted is None:
@@ -358,7 +358,7 @@ class Session:
         *,
         is_resuming: bool = False,
     ) -> List[int]:
-        """Load by the name as it is recorded; the steps that the checkpoint has done."""
+        """Load by the recorded name; return the done steps of the checkpoint."""
         if load_fn is None and not self._model.can_load:
             if self._run_dir:
                 raise RuntimeError(_NOTHING_BOUND.format("load"))
@@ -371,7 +371,7 @@ class Session:
             notice(f"checkpoint {name} was changed since it was saved: its files here are not used")
             folder = None
         if folder is not None:
-            # What is saved here may be the only copy: a load function may do what it likes to its own.
+            # The saved one may be the only copy: a load function may change its own.
             with ExitStack() as stack:
                 try:
                     copy = stack.enter_context(self._checkpoints.lent(folder, self._loads))
@@ -388,15 +388,15 @@ class Session:
         return self._load_from_afar(name, load_fn, session, is_resuming=is_resuming)
 
     def paused(self, scope: Optional[Dict[str, Any]] = None) -> None:
-        """Load the checkpoint that `--iteration` names, and go on: how a fork or a resume begins.
+        """Load the checkpoint of `--iteration`, and continue: the start of a fork or a resume.
 
         Raises:
-            NotImplementedError: the session was started to be evaluated (`nsml submit`).
+            NotImplementedError: the session was started for evaluation (`nsml submit`).
         """
         if scope is not None:
             self.reporter.scope = scope
         print("Paused.", flush=True)
-        self._resume()  # what an earlier attempt saved is newer than what it began with
+        self._resume()  # an earlier attempt's checkpoint is newer than the initial one
         if self._has_resumed:
             return
         iteration = _argument("--iteration", sys.argv[1:])
@@ -412,7 +412,7 @@ class Session:
         self._record_state("RUNNING")
 
     def infer(self, data: Any, **kwargs: Any) -> Any:
-        """What the bound infer function answers for `data`."""
+        """Return the result of the bound infer function for `data`."""
         return self._model.infer(data, **kwargs)
 
     def _loop_begins(self) -> None:
@@ -435,7 +435,7 @@ class Session:
             self._answer_notice(time.time(), is_between=True)
 
     def _reported(self, now: float, step: Any) -> None:
-        """The end of a report."""
+        """Handle the end of a report."""
         self.points.look_from_torch()
         if type(step) is int and self._leaving.is_trainer():
             self.points.tick("report", step)
@@ -444,7 +444,7 @@ class Session:
         self._answer_notice(now)
 
     def _answer_notice(self, now: float, *, is_between: bool = False) -> None:
-        """Save on a notice, and leave, where it is time: between two steps, at the end of a report, in a pause."""
+        """Save on a notice, and exit, when possible: between two steps, at the end of a report, in a pause."""
         leaving = self._leaving
         if self._saves or not (leaving.is_waiting or leaving.is_time(now)):
             return
@@ -452,7 +452,7 @@ class Session:
             return
         is_midway = self.progress.is_in_step and not is_between
         if is_midway and leaving.waited_s() < _LONGEST_STEP_S:
-            return  # the step ends soon, with all that belongs to it
+            return  # the step, with all its reports, ends soon
         name = f"attempt-{os.environ.get('NSML_ATTEMPT', '1')}"
         try:
             is_saved = self._save(name, None, is_midway=is_midway)
@@ -465,10 +465,10 @@ class Session:
         if is_saved:
             self._saved_on_notice(name)
 
-    # What changes to the running program need: `nsml._live.Program`.
+    # Methods of `nsml._live.Program`, for changes to the running program.
 
     def set_after(self, number: int) -> List[Preset]:
-        """What was set in this attempt by later changes. Raises ValueError: that cannot be read."""
+        """Return what later changes set in this attempt. Raises ValueError if that cannot be read."""
         if not self._run_dir:
             return []
         from nsml._presets import set_after
@@ -476,15 +476,15 @@ class Session:
         return set_after(self.points.knobs_file, number)
 
     def is_training(self) -> bool:
-        """Whether the calling thread is the one that trains."""
+        """Return whether the calling thread is the training thread."""
         return self._leaving.is_trainer()
 
     def can_load(self) -> bool:
-        """Whether a checkpoint can be loaded."""
+        """Return whether a checkpoint can be loaded."""
         return self._model.can_load
 
     def load_now(self, checkpoint: str, session: str) -> None:
-        """Load a checkpoint in the middle of training."""
+        """Load a checkpoint during training."""
         self._load(checkpoint, None, session or None)
 
     def says_state(self, state: str) -> None:
@@ -492,7 +492,7 @@ class Session:
         self._record_state(state)
 
     def save_on_notice(self) -> None:
-        """Save where the platform has asked for that, though the program is at no point for it."""
+        """Save if requested by the platform, though the program is not at a point for it."""
         self._answer_notice(time.time())
 
     def _saved_on_notice(self, name: str) -> None:
@@ -505,9 +505,9 @@ class Session:
             self._leaving.leave(name)
 
     def _resume(self) -> None:
-        """Load what an earlier attempt saved last, or what the session begins with, once.
+        """Load the last checkpoint of an earlier attempt, or the session's initial one, once.
 
-        Where that fails, a later attempt begins anew; the first one ends: it was asked to begin with just that.
+        On failure a later attempt starts anew; the first one ends: the initial checkpoint was an explicit request.
         """
         name = self._resumes_from
         if not name or self._has_resumed or not self._model.can_load:
@@ -529,7 +529,7 @@ class Session:
         notice(f"goes on from checkpoint {name}")
 
     def _save(self, name: str, save_fn: Optional[Function], *, is_midway: bool = False) -> bool:
-        """Save; False when the disk refused."""
+        """Save; return False if the disk is full or broken."""
         try:
             draft = self._checkpoints.begin()
         except OSError as error:
@@ -544,7 +544,7 @@ class Session:
         return False
 
     def _write(self, draft: Draft, name: str, save_fn: Optional[Function]) -> bool:
-        """Have the files written; False when the disk refused, or an object of the program's cannot be saved."""
+        """Write the files; return False if the disk is full or broken, or an object cannot be saved."""
         self._saves += 1
         try:
             self._model.save(draft.model, save_fn)
@@ -575,7 +575,7 @@ class Session:
         if self._run_dir:
             self._hand_over(folder)
         seal = ""
-        with suppress(OSError):  # gone already: the agent will say so
+        with suppress(OSError):  # gone already: the agent will report it
             seal = self._checkpoints.seal(folder, files)
         now = time.monotonic()
         elapsed, self._saved_at = now - self._saved_at, now
@@ -587,9 +587,9 @@ class Session:
         return True
 
     def _hand_over(self, folder: str) -> None:
-        """Have the agent make the files its own, where it can; else they are only sealed.
+        """Let the agent take ownership of the files, if it can; else they are only sealed.
 
-        One that is away does it when it reads the record.
+        An unreachable agent does it when it reads the record.
         """
         if time.monotonic() < self._kept_from:
             return
@@ -620,7 +620,7 @@ class Session:
         }
         summary = self.reporter.last()
         step = summary.get("step")
-        with suppress(TypeError):  # what was reported may have changed since
+        with suppress(TypeError):  # reported values may have changed since
             payload = encode({**record, "summary": summary, "step": step})
             if len(payload) <= MAX_PAYLOAD:
                 return payload
@@ -680,13 +680,13 @@ class Session:
             self._lost(name, text)
 
     def _cannot(self, text: str) -> None:
-        """Something of a call cannot be done as it was meant."""
+        """Handle a call with an invalid argument."""
         if self.strictness.is_on:
             raise TypeError(text)
         notice(text)
 
     def _is_ours(self, error: BaseException, save_fn: Optional[Function]) -> bool:
-        """Whether an error is one of saving bound objects, and no function of the program's raised it."""
+        """Return whether an error comes from saving bound objects, and not from a function of the program."""
         if self.strictness.is_on or not isinstance(error, Exception) or comes_from_signal(error):
             return False
         return save_fn is None and not self._model.has_save_function
@@ -694,7 +694,7 @@ class Session:
     def _lost(self, name: str, error: Union[BaseException, str]) -> None:
         why = error if isinstance(error, str) else reason(error)
         if why not in self._reasons and len(self._reasons) < _MOST_REASONS:
-            self._reasons.add(why)  # the next ones lost for it are named by nsml model ls alone
+            self._reasons.add(why)  # later ones with this reason are only in nsml model ls
             notice(f"checkpoint {name} is lost, training goes on: {why}")
         if self._run_dir:
             record = {"kind": "checkpoint", "time": time.time(), "name": name, "folder": ""}
@@ -702,7 +702,7 @@ class Session:
             self.spool.append(encode({**record, **lost}), must_arrive=True)
 
     def _is_disk_full(self, error: BaseException) -> bool:
-        """Whether a save failed for the disk's sake; torch says so in a RuntimeError of its own."""
+        """Return whether a save failed because of the disk; torch raises its own RuntimeError then."""
         if isinstance(error, OSError) and error.errno in _DISK_ERRORS:
             return True
         if not isinstance(error, (OSError, RuntimeError)) or not hasattr(os, "statvfs"):
@@ -715,7 +715,7 @@ class Session:
 
 
 def _name(checkpoint: Name) -> str:
-    """The name as it is recorded; of one that is too long the beginning and a digest."""
+    """Return the recorded form of a name; a long one is truncated, with a digest."""
     name = "" if checkpoint is None else name_text(str(checkpoint))
     raw = name.encode()
     if len(raw) <= _MOST_NAME_BYTES:
@@ -724,7 +724,7 @@ def _name(checkpoint: Name) -> str:
 
 
 def _artifact_name(name: Name) -> str:
-    """The name as it is recorded. Raises ValueError: there is none."""
+    """Return the recorded form of a name. Raises ValueError if it is empty."""
     text = _name(name)
     if not text:
         raise ValueError("an artifact needs a name")
@@ -732,7 +732,7 @@ def _artifact_name(name: Name) -> str:
 
 
 def _error_text(error: Exception) -> str:
-    """An error's type and text, whatever its own methods raise."""
+    """Return an error's type and text, whatever its own methods raise."""
     return f"{type(error).__name__}: {reason(error)}"
 
 
@@ -741,10 +741,10 @@ def _may_be_called(function: Any) -> bool:
 
 
 def _is_first() -> bool:
-    """Whether this process is the one of its gang that saves.
+    """Return whether this process is the one of its gang that saves.
 
-    A launcher that starts one for each device numbers them in RANK (torchrun, accelerate) or, within
-    its node, in LOCAL_RANK alone (Lightning).
+    Launchers of a process per device number them in RANK (torchrun, accelerate) or, within
+    a node, in LOCAL_RANK alone (Lightning).
     """
     rank = os.environ.get("RANK")
     ranks = [rank] if rank else [os.environ.get("NSML_RANK"), os.environ.get("LOCAL_RANK")]
@@ -756,7 +756,7 @@ def _no_model(session: str, name: str) -> KeyError:
 
 
 def _argument(flag: str, arguments: List[str]) -> Optional[str]:
-    """The value of `--flag VALUE` or `--flag=VALUE`, the last one as argparse takes it."""
+    """Return the value of `--flag VALUE` or `--flag=VALUE`; the last one counts, as in argparse."""
     value = None
     for position, argument in enumerate(arguments):
         if argument == flag and position + 1 < len(arguments):

@@ -1,6 +1,6 @@
-"""Laid out as `sitecustomize.py` beside the SDK: makes `import nsml` mean the platform's SDK.
+"""Installed as `sitecustomize.py` beside the SDK: makes `import nsml` load the platform's SDK.
 
-PYTHONPATH alone does not do this: the program's own folder comes first, and many programs carry an
+PYTHONPATH alone does not: the program's own folder comes first, and many programs have an
 `nsml.py` or `nsml/` of their own. The interpreter's own sitecustomize still runs.
 """
 
@@ -17,20 +17,20 @@ if TYPE_CHECKING:
 
 
 class PlatformFinder:
-    """A meta-path finder that knows one package, the SDK in `folder`."""
+    """A meta-path finder for one package, the SDK in `folder`."""
 
     def __init__(self, folder: str) -> None:
         self._folder = folder
 
     def find_spec(self, name: str, _path: Any = None, _target: Any = None) -> Optional[ModuleSpec]:
-        """Where `nsml` is; parts of it are then found through its own path."""
+        """Find `nsml`; its submodules are found through its own path."""
         return PathFinder.find_spec(name, [self._folder]) if name == "nsml" else None
 
 
 def install(folder: str) -> None:
-    """Put the finder first, then run the sitecustomize that this one hides, if there is one.
+    """Install the finder first, then run the sitecustomize hidden by this one, if there is one.
 
-    What that one raises passes to `site`, which reports it and goes on, as without this one.
+    Its exceptions pass to `site`, which reports them and continues, as without this one.
     """
     sys.meta_path.insert(0, PlatformFinder(folder))
     places = [place for place in sys.path if os.path.realpath(place or ".") != folder]

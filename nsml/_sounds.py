@@ -1,4 +1,4 @@
-"""Samples as WAV of 16 bits."""
+"""Encodes samples as 16-bit WAV."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ _LARGEST = 32767
 
 
 def wav(value: Any, sample_rate: int) -> Tuple[bytes, Dict[str, Any]]:
-    """Samples N, NxC or CxN as a WAV file, and what there is to say of it.
+    """Encode samples N, NxC or CxN as a WAV file; return it and its properties.
 
     Raises:
-        TypeError: it is nothing of that.
+        TypeError: the value is none of these.
     """
     if not (isinstance(sample_rate, int) and 1 <= sample_rate <= 1_000_000):
         raise TypeError(f"sample_rate is from 1 to 1,000,000 a second, not {sample_rate!r}")
@@ -54,7 +54,7 @@ def _samples_of_array(value: Any) -> bytes:
     kind, size = value.dtype.kind, value.dtype.itemsize
     if kind == "f":
         value = value.astype("float32")
-        value[~(value > float("-inf"))] = 0  # NaN, too
+        value[~(value > float("-inf"))] = 0  # NaN and -inf become 0
         value = (value.clip(-1, 1) * _LARGEST).round()
     elif kind == "u" and size == 1:
         value = (value.astype("int32") - 128) * 256

@@ -1,8 +1,8 @@
 """Appends records to this process's own file of the spool: one `write` each, and never an error.
 
-What cannot be written is counted and the loop goes on; when writing works again, a record of kind
-`dropped` says how many are missing. Until then the count stands in a file of its own, whose room is
-taken early, so that it survives a program that ends while the disk is full.
+Failed writes are counted and the program continues; when writing works again, a record of kind
+`dropped` has the number of missing ones. Until then the count is in a file of its own, allocated
+early, so that it survives a program that ends while the disk is full.
 """
 
 from __future__ import annotations
@@ -28,14 +28,14 @@ _MOST_OWED = 1000
 _HIGH_FD = 200
 
 _forks = 0
-"""Since the process that loaded this."""
+"""Since this module was loaded."""
 
 
 class Spool:
-    """The record files of one folder, as one process writes them.
+    """The record files of one folder, as written by one process.
 
     Args:
-        folder: where the files are, made when missing; None discards all records (off-platform).
+        folder: of the files, made if missing; None discards all records (off-platform).
 
     Threads may share a spool, and a signal handler may append while it interrupts an append. After
     a fork the child must call `after_fork`: it then writes a file of its own.
@@ -60,9 +60,9 @@ class Spool:
         self._reopen_errno = 0
 
     def after_fork(self) -> None:
-        """Forget the parent's file, lock and debts.
+        """Drop the parent's file, lock and pending records.
 
-        A signal handler may have forked in the middle of an append, which the child finishes: not in
+        A signal handler may have forked in the middle of an append, which the child finishes, but not in
         the parent's file.
         """
         file, self._file = self._file, None
@@ -73,15 +73,15 @@ class Spool:
         self._start_over()
 
     def append(self, payload: bytes, *, must_arrive: bool = False) -> None:
-        """Append one record; on return it survives the death of the process.
+        """Append one record; after the return it survives the death of the process.
 
-        One that `must_arrive` is kept in memory while it cannot be written, and goes first later.
+        With `must_arrive` a failed record is kept in memory and written first later.
         """
         if self._folder is None:
             return
         with self._lock:
             self._queue.append((payload, must_arrive))
-            if self._writing:  # a signal handler: the append that it interrupted writes this too
+            if self._writing:  # a signal handler: the interrupted append writes this record, too
                 return
             try:
                 self._writing = True
@@ -91,16 +91,16 @@ class Spool:
                 self._writing = False
 
     def drop(self, reason: str, *, is_told: bool = False) -> None:
-        """Count something that is lost before it could become a record.
+        """Count something lost before it became a record.
 
-        `is_told`: the log has that already.
+        `is_told`: it is already logged.
         """
         with self._lock:
             self._count_drop(reason, is_told=is_told)
         self.settle()
 
     def settle(self) -> None:
-        """Write what is owed, if writing works again."""
+        """Write pending records, if writing works again."""
         if self._folder is None:
             return
         with self._lock:
@@ -127,7 +127,7 @@ class Spool:
                 file.put(payload)
         except OSError as error:
             self._undo()
-            if error.errno == errno.EBADF:  # the program closed it: go on in another file
+            if error.errno == errno.EBADF:  # the program closed it: continue in another file
                 self._file = None
                 self._write(payload, must_arrive)
             elif must_arrive and len(self._owed) < _MOST_OWED:
@@ -140,10 +140,10 @@ class Spool:
                 self._keep_count()
 
     def _undo(self) -> None:
-        """Cut half a frame off at once, so that it can never hide later ones."""
+        """Truncate a partial frame at once, so that it can never hide later ones."""
         if self._file is None or not self._file.unsettled:
             return
-        with suppress(OSError):  # tried again before the next frame
+        with suppress(OSError):  # retried before the next frame
             self._file.find_tail()
 
     def _make_ready(self) -> _File:
@@ -167,7 +167,7 @@ class Spool:
         return file
 
     def _open(self) -> _File:
-        """Create the first free file number; a folder that refuses is asked again only later."""
+        """Create the first free file number; after a failure retry only later."""
         if time.monotonic() < self._reopen_at:
             raise OSError(self._reopen_errno, os.strerror(self._reopen_errno))
         try:
@@ -178,7 +178,7 @@ class Spool:
                 self._file, self._lost_path = file, lost_path
                 if forks == _forks:
                     return file
-                # A signal handler has forked in between, and this is the child: the file is its parent's.
+                # A signal handler forked in between, and this is the child: the file is its parent's.
                 file.leave()
                 if self._file is not file and self._file is not None:
                     return self._file  # the handler has reported here
@@ -197,9 +197,9 @@ class Spool:
         self._warn("" if is_told else f"records are being dropped, training goes on: {reason}")
 
     def _keep_count(self) -> None:
-        """Say, in the room that was taken for it, how many records are lost if none follows any more.
+        """Write the number of lost records, if none follows, to the allocated file.
 
-        Those that are owed go first: as many as follow are not lost.
+        Pending ones are written first: as many as follow are not lost.
         """
         if not self._lost_path:
             return
@@ -207,7 +207,7 @@ class Spool:
         told = {"after": count, "count": self._dropped + len(self._owed)}
         if self._owed:
             told["waiting"] = len(self._owed)
-        # Opened each time: a number that a program has closed may be a file of its own by now.
+        # Opened each time: a descriptor closed by the program may be a file of its own by now.
         with suppress(OSError):
             fd = os.open(self._lost_path, os.O_WRONLY | getattr(os, "O_CLOEXEC", 0))
             try:
@@ -216,7 +216,7 @@ class Spool:
                 os.close(fd)
 
     def _warn(self, text: str) -> None:
-        """Say so, the first time, and try to write what is owed when the program ends."""
+        """Warn the first time, and write pending records when the program ends."""
         if not self._has_exit:
             self._has_exit = True
             import atexit
@@ -228,12 +228,12 @@ class Spool:
 
 
 class _File:
-    """A record file that is open, and how far it is known to be whole."""
+    """An open record file, and its length known to be complete."""
 
     def __init__(self, fd: int) -> None:
         self.fd = fd
         self.tail = (len(MAGIC), 0)  # bytes and records; one assignment moves both
-        self.unsettled = 0  # length of a frame of which it is not known whether it was written
+        self.unsettled = 0  # length of a frame that may not have been written
         self._place = os.fstat(fd)
 
     def put(self, payload: bytes) -> None:
@@ -259,9 +259,9 @@ class _File:
         self.unsettled = 0
 
     def leave(self) -> None:
-        """Have whatever is still written here go nowhere: the file is another process's.
+        """Redirect further writes to nowhere: the file belongs to another process.
 
-        Its number stays taken, so that no other file gets it, unless the program has closed it.
+        Its descriptor stays in use, so that no other file gets it, unless the program has closed it.
         """
         with suppress(OSError):
             if os.path.samestat(os.fstat(self.fd), self._place):
@@ -271,15 +271,15 @@ class _File:
 
 
 def _highest_number(folder: str) -> int:
-    """Of the record files in `folder`; 0 where there are none. Raises OSError."""
+    """Return the highest number of a record file in `folder`; 0 if there is none. Raises OSError."""
     stems = [name[: -len(".records")] for name in os.listdir(folder) if name.endswith(".records")]
     return max([int(stem) for stem in stems if stem.isdecimal()], default=0)
 
 
 def _create(folder: str) -> Tuple[int, str]:
-    """A new record file with its magic, open for appending; never a file that was there before.
+    """Create a record file with its magic, open for appending; never reuses a file.
 
-    And the path of the file that counts what is lost; "" where there is no room for one.
+    Also return the path of the file that counts lost records; "" if there is no room for one.
     """
     make_folders(folder)
     forks, number = _forks, _highest_number(folder)
@@ -293,7 +293,7 @@ def _create(folder: str) -> Tuple[int, str]:
             fd = create(path, os.O_RDWR)
         except FileExistsError:
             continue
-        if forks != _forks:  # a signal handler has forked: the file is the parent's
+        if forks != _forks:  # a signal handler forked: the file is the parent's
             os.close(fd)
             forks = _forks
             continue
@@ -309,13 +309,13 @@ def _create(folder: str) -> Tuple[int, str]:
 
 
 def _begin(fd: int, data: bytes) -> bool:
-    """Write the beginning of a file, whether there was room; also twice, where a signal handler forks in between."""
+    """Write the start of a file; return whether there was room. May run twice, if a signal handler forks in between."""
     written = os.pwrite(fd, data, 0) if hasattr(os, "pwrite") else os.write(fd, data)
     return written == len(data)
 
 
 def _take_room(path: str) -> str:
-    """Take the room of the file that counts, unless that is done; its path, "" for none."""
+    """Allocate the file that counts lost records, unless that is done; return its path, "" on failure."""
     if _is_taken(path):
         return path
     try:
@@ -335,7 +335,7 @@ def _take_room(path: str) -> str:
 
 
 def _given_room(folder: str) -> str:
-    """The file that counts for the next record file, where whoever made the folder has taken its room."""
+    """Return the count file of the next record file, if the folder's creator has allocated it."""
     try:
         path = os.path.join(folder, f"{_highest_number(folder) + 1}.lost")
     except OSError:
@@ -351,9 +351,9 @@ def _is_taken(path: str) -> bool:
 
 
 def _out_of_the_way(fd: int) -> int:
-    """The same file under a high number, where there is one.
+    """Move the file to a high descriptor, if possible.
 
-    Programs that close "all" files and open others would otherwise get this number for theirs.
+    Programs that close "all" files and open others would otherwise reuse its descriptor.
     """
     try:
         import fcntl

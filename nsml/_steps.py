@@ -1,6 +1,6 @@
-"""`nsml.steps`: a range that skips the steps which the loaded checkpoint has done.
+"""`nsml.steps`: a range that skips the steps already done in the loaded checkpoint.
 
-A checkpoint holds the number of done steps of each loop in a small file beside the program's own.
+A checkpoint has the number of done steps of each loop in a small file beside the program's own.
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ _LONGEST_FILE = 64 << 10
 
 
 class Progress:
-    """How many steps are done of each loop of this process, in the order in which the loops began.
+    """Counts the done steps of each loop of this process, in the order in which the loops began.
 
     Args:
         begins: called before the first step of a loop.
-        step_ended: called between two steps: the program may save there, and leave.
+        step_ended: called between two steps: the program may save there, and exit.
     """
 
     def __init__(self, begins: Callable[[], None], step_ended: Callable[[], None]) -> None:
@@ -40,20 +40,20 @@ class Progress:
         """Whether a step has begun and not ended."""
 
     def steps(self, *bounds: Any) -> Steps:
-        """Return `range(...)` without the steps that are done.
+        """Return `range(...)` without the steps already done.
 
-        `for epoch in nsml.steps(20):` goes on after the step of the checkpoint that `nsml.bind` or
-        `nsml.paused` has loaded; if none was loaded it is `range(20)`. A checkpoint counts the step in
+        `for epoch in nsml.steps(20):` continues after the step of the checkpoint loaded by `nsml.bind` or
+        `nsml.paused`; without one it is `range(20)`. A checkpoint counts the step in
         which it is saved as done, so save at the end of a step. On a notice the program saves between
-        two steps. Several loops may follow one another; a loop within a loop is a plain range.
+        two steps. Several consecutive loops are allowed; a nested loop is a plain range.
 
         Raises:
-            TypeError, ValueError: as of `range`.
+            TypeError, ValueError: as for `range`.
         """
         return Steps(self, range(*bounds))
 
     def resume(self, done: List[int]) -> None:
-        """Skip the done steps of a checkpoint that was loaded."""
+        """Skip the done steps of a loaded checkpoint."""
         if not self._done:
             self._resumed = done
         elif any(done):
@@ -63,7 +63,7 @@ class Progress:
             )
 
     def done(self, *, is_midway: bool = False) -> List[int]:
-        """The steps done of each loop, as a checkpoint that is saved now carries them.
+        """Return the done steps of each loop, for a checkpoint saved now.
 
         `is_midway`: the current step is not done.
         """
@@ -73,14 +73,14 @@ class Progress:
         return done
 
     def left(self, steps: range) -> range:
-        """What is left of a loop that begins now."""
+        """Return the remaining steps of a loop that begins now."""
         number = len(self._done)
         if self._is_looping or number >= len(self._resumed):
             return steps
         return steps[self._resumed[number] :]
 
     def run(self, steps: range) -> Iterator[int]:
-        """The steps of one loop."""
+        """Yield the remaining steps of one loop."""
         if self._is_looping or len(self._done) >= _MOST_LOOPS:
             if not self._has_hinted:
                 self._has_hinted = True
@@ -106,7 +106,7 @@ class Progress:
 
 
 class Steps:
-    """What `nsml.steps` returns: it has a length, for progress bars."""
+    """The result of `nsml.steps`: it has a length, for progress bars."""
 
     def __init__(self, progress: Progress, steps: range) -> None:
         self._progress = progress
@@ -123,15 +123,15 @@ class Steps:
 
 
 def write_done(folder: str, done: List[int], made: Optional[Dict[str, Any]] = None) -> None:
-    """Put what is done, and the changes that were made, beside the files of a checkpoint. Raises OSError."""
+    """Write the done steps, and the changes made, beside the files of a checkpoint. Raises OSError."""
     with open(os.path.join(folder, FILE), "w", encoding="ascii") as file:
         json.dump({"done": done, **({"made": made} if made else {})}, file)
 
 
 def read_done(folder: str, *, remove: bool = False) -> Tuple[List[int], Dict[str, Any]]:
-    """What is done as of a checkpoint, and the changes made until it; empty of one that was saved without such.
+    """Read the done steps of a checkpoint, and the changes made until then; empty if not recorded.
 
-    `remove`: the folder is the program's own copy, which has no use for the file.
+    `remove`: delete the file: the folder is the program's own copy.
     """
     path = os.path.join(folder, FILE)
     try:

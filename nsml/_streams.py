@@ -1,7 +1,7 @@
-"""`nsml.open`: a file of a dataset, whether the session streams the dataset or has it on the node.
+"""`nsml.open`: opens a file of a dataset, whether streamed or on the node.
 
 Streamed datasets are read from the S3 endpoint of the session (docs/programs.md), a range at a time, over a connection
-that is opened again when it breaks: the agent of the node may restart meanwhile.
+that is reopened when it breaks: the agent of the node may restart meanwhile.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 BUFFER_BYTES = 1 << 20
 _TIMEOUT_S = 120.0
 _WITHIN_S = 300.0
-"""How long it is tried again: so long may the node's agent be away."""
+"""How long requests are retried, while the node's agent is unreachable."""
 _PAUSES_S = (0.05, 5.0)
 _REGION = "us-east-1"
 _ALGORITHM = "AWS4-HMAC-SHA256"
@@ -41,10 +41,10 @@ def open(  # noqa: A001, PLR0917 - as the built-in one
     errors: Optional[str] = None,
     newline: Optional[str] = None,
 ) -> IO[Any]:
-    """Open a file of a dataset to read, as the built-in `open` does.
+    """Open a file of a dataset for reading, as the built-in `open` does.
 
-    `path` is NAME/FILE, /data/NAME/FILE or s3://NAME/FILE; any other path is a file of the machine. Of a dataset that
-    is streamed only what is read is fetched, `buffering` bytes at a time (default: 1 MiB).
+    `path` is NAME/FILE, /data/NAME/FILE or s3://NAME/FILE; any other path is a local file. Of a streamed
+    dataset only the parts read are fetched, `buffering` bytes at a time (default: 1 MiB).
 
     Raises:
         ValueError: the mode is not one of r, rb and rt.
@@ -75,7 +75,7 @@ def _names(variable: str) -> List[str]:
 
 
 def _there_are(path: str, name: str) -> str:
-    """Which datasets there are, for a path that begins with none of them; "" where it does, or there are none."""
+    """Return the available datasets, for the error on a path that begins with none of them; else ""."""
     streamed, mounted = _names("NSML_STREAMED"), _names("NSML_DATASET_NAME")
     names = list(dict.fromkeys([*mounted, *streamed]))
     if not names or name in names or (path.startswith("/") and not path.startswith("/data/")):
@@ -86,7 +86,7 @@ def _there_are(path: str, name: str) -> str:
 
 
 def _split(path: str) -> Tuple[str, str]:
-    """The name of the dataset that a path may mean, and the file in it."""
+    """Split a path into the name of a dataset, perhaps, and a file in it."""
     for scheme in _SCHEMES:
         path = path.removeprefix(scheme)
     name, _, file = path.partition("/")
@@ -94,7 +94,7 @@ def _split(path: str) -> Tuple[str, str]:
 
 
 def _local(path: str, name: str, file: str) -> str:
-    """Where a file is on this machine."""
+    """Return the local path of a file."""
     names = os.environ.get("NSML_DATASET_NAME", "").split(os.pathsep)
     folders = os.environ.get("NSML_DATASET_PATH", "").split(os.pathsep)
     known = dict(zip(names, folders))
@@ -109,7 +109,7 @@ def _local(path: str, name: str, file: str) -> str:
 
 
 class StreamedFile(io.RawIOBase):
-    """A file of a streamed dataset: each read is a request for a range."""
+    """A file of a streamed dataset: each read requests a range."""
 
     def __init__(self, dataset: str, file: str) -> None:
         super().__init__()
@@ -191,7 +191,7 @@ class StreamedFile(io.RawIOBase):
         return OSError(5, f"the endpoint answers with status {status}", self.name)
 
     def _request(self, method: str, headers: Dict[str, str]) -> Tuple[int, Any, bytes]:
-        """Status, headers and body; tried again while the endpoint does not answer, or not to the end."""
+        """Return status, headers and body; retries while the endpoint does not answer completely."""
         pause_s, longest_s = _PAUSES_S
         until = time.monotonic() + _WITHIN_S
         while True:
@@ -217,13 +217,13 @@ class StreamedFile(io.RawIOBase):
         except http.client.IncompleteRead as error:
             if answer.status != _PARTIAL or not error.partial:
                 raise
-            # What is missing is asked for next, from there on: the same range would be cut off at the same place.
+            # The rest is requested next, from there on: the same range would be cut off at the same place.
             self._disconnect()
             body = error.partial
         return answer.status, answer.headers, body
 
     def _connected(self) -> http.client.HTTPConnection:
-        """The connection of this process: what a parent has opened is its own."""
+        """Return the connection of this process: a forked child opens its own."""
         if self._connection is None or self._process != os.getpid():
             host, port = self._endpoint.hostname or "", self._endpoint.port
             self._connection = http.client.HTTPConnection(host, port, timeout=_TIMEOUT_S)
@@ -237,7 +237,7 @@ class StreamedFile(io.RawIOBase):
 
 
 def _signed(method: str, path: str, host: str, headers: Dict[str, str]) -> Dict[str, str]:
-    """The headers with a signature: AWS Signature Version 4."""
+    """Return the headers with a signature: AWS Signature Version 4."""
     at = time.strftime("%Y%m%dT%H%M%SZ", time.gmtime())
     scope = f"{at[:8]}/{_REGION}/s3/aws4_request"
     all_headers = {**headers, "host": host, "x-amz-content-sha256": _NOTHING, "x-amz-date": at}

@@ -1,4 +1,4 @@
-"""Whether a call that cannot record something raises, or says so in the log and lets training go on."""
+"""Strict mode: whether a call that cannot record something raises, or logs it and lets training continue."""
 
 from __future__ import annotations
 
@@ -9,27 +9,27 @@ if TYPE_CHECKING:
     from typing import Any, Set
 
 _MOST_WHY_CHARS = 200
-"""Of the words of another library: those of torch go on for a page."""
+"""Limit for texts of other libraries: those of torch fill a page."""
 
 
 class Strictness:
-    """The mode of one process, shared by all its threads: outside of a session it is on at first."""
+    """The mode of one process, shared by all its threads; initially on outside of a session."""
 
     def __init__(self, *, is_on: bool) -> None:
         self.is_on = is_on
 
     def strict(self, on: bool = True) -> _Restored:
-        """Raise TypeError where something cannot be recorded, instead of naming it in the log.
+        """Raise TypeError if something cannot be recorded, instead of logging it.
 
         From the call on, for the whole process: `nsml.strict()`; for a block: `with nsml.strict():`.
-        Outside of a session that is so from the start; `nsml.strict(False)` makes it as in one.
+        It is the default outside of a session; `nsml.strict(False)` turns it off.
         """
         before, self.is_on = self.is_on, bool(on)
         return _Restored(self, before)
 
 
 class _Restored:
-    """Sets the mode back at the end of a `with`."""
+    """Restores the mode at the end of a `with`."""
 
     def __init__(self, strictness: Strictness, before: bool) -> None:
         self._strictness = strictness
@@ -43,7 +43,7 @@ class _Restored:
 
 
 def reason(error: BaseException) -> str:
-    """The first line of an error's text, or its type where it has none or raises."""
+    """Return the first line of an error's text, or its type if the text is empty or raises."""
     kind = type(error).__name__
     try:
         words = (str(error).splitlines() or [""])[0][:_MOST_WHY_CHARS]
@@ -53,7 +53,7 @@ def reason(error: BaseException) -> str:
 
 
 def comes_from_signal(error: BaseException) -> bool:
-    """Whether a signal handler of the program raised it: a timeout, say, which must reach the program."""
+    """Return whether an exception comes from a signal handler of the program: a timeout, say, which must reach the program."""
     codes: Set[Any] = set()
     for number in _signal.valid_signals():
         handler: Any = _signal.getsignal(number)

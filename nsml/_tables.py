@@ -1,4 +1,4 @@
-"""Rows of cells, out of whatever holds some: lists, dicts, columns, data frames, arrays."""
+"""Rows of cells from lists, dicts, columns, data frames and arrays."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ _MOST_CELL_CHARS = 1_000
 
 
 def rows_of(value: Any, columns: Optional[Sequence[str]]) -> Tuple[List[str], Rows, int]:
-    """Names of the columns, the first rows, and how many rows there are.
+    """Return the names of the columns, the first rows, and the number of all rows.
 
     Raises:
-        TypeError: it is no table, or rows and columns do not fit.
+        TypeError: the value is no table, or rows and columns do not fit.
     """
     if hasattr(value, "to_dict") and hasattr(value, "columns"):  # a data frame
         total = len(value)
@@ -53,10 +53,10 @@ def rows_of(value: Any, columns: Optional[Sequence[str]]) -> Tuple[List[str], Ro
 
 
 def vectors_of(value: Any, labels: Any) -> Tuple[List[str], Rows, int]:
-    """The same of NxD numbers: a column each, and one of labels where there are any in front.
+    """The same for NxD numbers: a column each, after one of labels, if any.
 
     Raises:
-        TypeError: it is no such array, or there are more or fewer labels than vectors.
+        TypeError: the value is no such array, or the numbers of labels and vectors differ.
     """
     value = unwrapped(value)
     shape = shape_of(value)

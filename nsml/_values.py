@@ -1,6 +1,6 @@
-"""What a program reports, as numbers, text and lists: scalars of any library, and nested dicts by name.
+"""Converts reported values to numbers, text and lists: scalars of any library, and nested dicts by name.
 
-No library is imported: values are asked through their own methods, which may raise anything.
+No library is imported: values are read by their own methods, which may raise anything.
 """
 
 from __future__ import annotations
@@ -20,16 +20,16 @@ if TYPE_CHECKING:
     """Name and value, or why there is none."""
 
 MOST_DEPTH = 15
-"""Of dicts and lists in a value: readers of records know no more."""
+"""Most nested dicts and lists in a value: a limit of the records' readers."""
 MOST_ENTRIES = 1 << 20
-"""Of dicts and lists in one value, so that one that holds itself many times comes to an end."""
+"""Most entries of all dicts and lists in one value, so that one that contains itself many times terminates."""
 MOST_NESTED = 10_000
-"""Of values in one dict that is flattened: more are never listed."""
+"""Most values of one flattened dict: more are never listed."""
 LARGEST_INTEGER = 1 << 1023
-"""Larger ones no float holds, and so no reader of the record."""
+"""No larger integer fits a float, nor a reader of the record."""
 
 _MOST_TURNS = 8
-"""An object may answer with another that must be asked, but not for ever."""
+"""An object may return another that must be converted, but not forever."""
 _QUICK = frozenset((float, str, type(None)))
 _QUICK_OR_INT = _QUICK | {int}
 _OF_ONE = ("item", "tolist", "numpy", "asnumpy")
@@ -45,18 +45,18 @@ _DO_INSTEAD = (
 
 
 class NotRecordedError(TypeError):
-    """A value that cannot be recorded; the text says what it is, and what to report instead."""
+    """A value that cannot be recorded; the text describes it, and what to report instead."""
 
 
 class _TooManyError(Exception):
-    """A value has more entries than are taken."""
+    """A value has too many entries."""
 
 
 class Flattened:
-    """One value of any type, those of nested dicts as NAME/KEY.
+    """One value of any type, flattened: those of nested dicts as NAME/KEY.
 
-    `values` holds names and plain values in their order, `refused` names and why their values are not there.
-    Nothing is raised but what a signal handler raises meanwhile.
+    `values` has names and plain values in order, `refused` names and why their values are missing.
+    Raises nothing, except exceptions of signal handlers.
     """
 
     def __init__(self, name: str, value: Any) -> None:
@@ -94,7 +94,7 @@ class Flattened:
                 self._add(f"{name}/{key}", entry, above)
 
     def _read(self, value: Any, above: Tuple[int, ...]) -> Tuple[Any, Optional[List[_Entry]]]:
-        """A plain value and None, or a mapping and its entries."""
+        """Return a plain value and None, or a mapping and its entries."""
         self._count()
         value = simple(value)
         if type(value) in _QUICK_OR_INT:
@@ -105,7 +105,7 @@ class Flattened:
         return self._list(value, above), None
 
     def _list(self, value: Any, above: Tuple[int, ...]) -> List[Any]:
-        """The entries in their places; None in the place of one that cannot be recorded."""
+        """Return the entries in order, with None for those that cannot be recorded."""
         above = _within(value, above)
         entries = [*_iterated(value)]
         self._count(len(entries))
@@ -146,13 +146,13 @@ class Flattened:
 
 
 def is_mapping(value: Any) -> bool:
-    """Whether it is a dict, or like one."""
+    """Return whether a value is a dict, or a mapping."""
     kind = type(value)
     return issubclass(kind, dict) or _is_mapping(kind)
 
 
 def named_entries(value: Any) -> Tuple[Dict[str, Any], List[Tuple[str, str]]]:
-    """The entries of a dict or mapping by name; and those that have none, with why."""
+    """Return the entries of a dict or mapping by name; and the refused ones, with reasons."""
     found: Dict[str, Any] = {}
     refused = []
     for name, entry, why in _entries(value):
@@ -164,7 +164,7 @@ def named_entries(value: Any) -> Tuple[Dict[str, Any], List[Tuple[str, str]]]:
 
 
 class _DeepError(NotRecordedError):
-    """A whole value is refused for one of its entries, which may hold the value itself."""
+    """A whole value is refused because of one entry, which may contain the value itself."""
 
 
 def _are_plain(entries: List[Any]) -> bool:
@@ -177,10 +177,10 @@ def _are_plain(entries: List[Any]) -> bool:
 
 
 def simple(value: Any) -> Any:
-    """`value` as None, a number, text, a list, a tuple or a dict; containers as they are.
+    """Convert `value` to None, a number, text, a list, a tuple or a dict; containers are unchanged.
 
     Raises:
-        NotRecordedError: it is none of these, and cannot be made one.
+        NotRecordedError: impossible.
     """
     for _ in range(_MOST_TURNS):
         kind = type(value)
@@ -211,7 +211,7 @@ def _integer(value: int) -> int:
 
 
 def _check_kind(value: Any, kind: Any) -> None:
-    """Refuse what would be taken for a number, or read to its end, and is none."""
+    """Refuse values that look like a number, or would be iterated, and are no metric."""
     if issubclass(kind, type):
         raise NotRecordedError(f"a class ({value.__name__}) is no number; report a value")
     if issubclass(kind, (bytes, bytearray)):
@@ -230,7 +230,7 @@ def _check_kind(value: Any, kind: Any) -> None:
 
 
 def _letter(value: Any) -> str:
-    """What kind of entries an array or a scalar of numpy has: "f", "i", "M" ...; "" of others."""
+    """Return the kind of a numpy array's or scalar's entries: "f", "i", "M" ...; "" for others."""
     try:
         return str(value.dtype.kind)
     except Exception:
@@ -238,7 +238,7 @@ def _letter(value: Any) -> str:
 
 
 def _field_names(value: Any) -> Tuple[str, ...]:
-    """Of a structured scalar or array of numpy; none of others."""
+    """Return the field names of a structured scalar or array of numpy; none for others."""
     try:
         names = value.dtype.names
     except Exception:
@@ -247,7 +247,7 @@ def _field_names(value: Any) -> Tuple[str, ...]:
 
 
 def _asked(value: Any, kind: Any) -> Any:
-    """What a scalar or an array of one dimension of another library holds."""
+    """Read the contents of another library's scalar or one-dimensional array."""
     names = _field_names(value)
     if names:
         return {name: value[name] for name in names}
@@ -261,7 +261,7 @@ def _asked(value: Any, kind: Any) -> Any:
             if failed is None:
                 failed = error
             continue
-        if type(plain) is not kind:  # numpy.longdouble answers with itself
+        if type(plain) is not kind:  # numpy.longdouble returns itself
             return plain
     if failed is not None:
         raise NotRecordedError(f"{_an(kind)} that gives no number: {reason(failed)}") from failed
@@ -269,7 +269,7 @@ def _asked(value: Any, kind: Any) -> Any:
 
 
 def _ways(value: Any, kind: Any) -> Iterator[Callable[[], Any]]:
-    """The calls that may answer with its number or its numbers."""
+    """Yield the calls that may return its number or its numbers."""
     shape = _shape(value)
     is_one = bool(shape) and all(length == 1 for length in shape)
     if len(shape) > 1 and not is_one:
@@ -292,9 +292,9 @@ def _ways(value: Any, kind: Any) -> Iterator[Callable[[], Any]]:
 
 
 def _instead(value: Any, kind: Any) -> str:
-    """What to report in its place."""
+    """Return what to report in its place."""
     for name, words in _DO_INSTEAD:
-        if any(name in vars(base) for base in kind.__mro__):  # not what its class itself can do
+        if any(name in vars(base) for base in kind.__mro__):  # not from its metaclass
             return words
     return "call it, and report what it returns" if callable(value) else "report a number"
 
@@ -307,7 +307,7 @@ def _shape(value: Any) -> Tuple[int, ...]:
 
 
 def _is_mapping(kind: Any) -> bool:
-    """Whether values of that type have keys, and are no series or frames of arrays."""
+    """Return whether values of that type have keys, and are no series or frames of arrays."""
     return (
         hasattr(kind, "keys")
         and hasattr(kind, "__getitem__")
@@ -317,9 +317,9 @@ def _is_mapping(kind: Any) -> bool:
 
 
 def _entries(value: Any) -> List[_Entry]:
-    """Key and value of each entry of a dict or mapping, or why there is none."""
+    """Return key and value of each entry of a dict or mapping, or why there is none."""
     if issubclass(type(value), dict):
-        # What a subclass does with its methods is not needed, and may raise.
+        # A subclass's methods are not needed, and may raise.
         named = [(_named(key), entry) for key, entry in list(dict.items(value))]
         return [(name, entry, why) for (name, why), entry in named]
     found: List[_Entry] = []
@@ -338,7 +338,7 @@ def _entries(value: Any) -> List[_Entry]:
 
 
 def _named(key: Any) -> Tuple[Optional[str], str]:
-    """A key as part of a name; or None, and why."""
+    """Return a key as part of a name; or None, and why."""
     kind = type(key)
     if issubclass(kind, str):
         return str.__str__(key), ""
@@ -353,12 +353,12 @@ def _named(key: Any) -> Tuple[Optional[str], str]:
 
 
 def _iterated(value: Any) -> Any:
-    """The entries of a list or tuple, not by methods of a subclass."""
+    """Iterate over a list or tuple, without methods of a subclass."""
     return list.__iter__(value) if issubclass(type(value), list) else tuple.__iter__(value)
 
 
 def _within(value: Any, above: Tuple[int, ...]) -> Tuple[int, ...]:
-    """`above` with `value` in it."""
+    """Return `above` with `value` added; raises _DeepError for a cycle or too many levels."""
     if id(value) in above:
         raise _DeepError("it holds itself")
     if len(above) >= MOST_DEPTH:

@@ -1,7 +1,7 @@
-"""The version of everything here: the SDK, the programs, the command line.
+"""The version of the SDK, the programs and the command line.
 
-`VERSION` names the commit too, as the local part of PEP 440: from the file that a build leaves beside this one, in
-a checkout from its .git, without running git. Code that came in another way has the release alone.
+`VERSION` has the commit, too, as the local part of PEP 440: from a file that a build leaves beside this one, or
+from a checkout's .git, without running git. Code from another source has the release alone.
 """
 
 import os
@@ -15,7 +15,7 @@ _HEX = re.compile(r"[0-9a-f]{40,64}")
 
 
 def commit_of(package: str) -> str:
-    """The commit (hexadecimal) that the package in this folder was built from or checked out at; "" if not known."""
+    """Return the commit (hexadecimal) that the package in this folder was built from or checked out at; "" if unknown."""
     try:
         found = _read(package, "COMMIT") or _checked_out(
             os.path.join(os.path.dirname(package), ".git")
@@ -54,7 +54,7 @@ def _read(folder: str, name: str) -> str:
 
 
 def version_of(package: str) -> str:
-    """`RELEASE`, with the commit of the package in this folder where it is known."""
+    """Return `RELEASE`, with the commit of the package in this folder, if known."""
     commit = commit_of(package)
     return "%s+g%s" % (RELEASE, commit[:_DIGITS]) if commit else RELEASE
 

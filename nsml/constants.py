@@ -1,4 +1,4 @@
-"""What a program may know about the session it runs in; outside of a session empty or zero.
+"""Facts about the current session; outside of a session empty or zero.
 
 With several datasets `DATASET_PATH` and `DATASET_NAME` are lists, with one they are strings.
 """
@@ -29,13 +29,13 @@ __all__ = [
 
 
 def _one_or_list(variable: str) -> Any:
-    """A string for no or one entry, a list for more: `DATASET_PATH[0]` must mean both in user code."""
+    """Return a string for up to one entry, a list for more: `DATASET_PATH[0]` must mean both in user code."""
     entries = os.environ.get(variable, "").split(os.pathsep)
     return entries[0] if len(entries) == 1 else entries
 
 
 def _whole(variable: str) -> int:
-    """A number rounded up (half a GPU is a GPU), 0 when the variable is missing or no number."""
+    """Return a number rounded up (half a GPU is a GPU), 0 if the variable is missing or no number."""
     try:
         return math.ceil(float(os.environ.get(variable) or 0))
     except (ValueError, OverflowError):
