@@ -1,5 +1,5 @@
-"""Resources as people and programs read them: rows, records, plots. Pure: no clock, no terminal.
+"""Presentation of resources for people and programs: rows, records, plots. Pure: no clock, no terminal.
 
-Both front ends draw through it. Whatever came from a user or a program is made harmless here
-(`text.visible`) before it reaches a terminal.
+Used by both front ends. Text from users and programs is made safe here (`text.visible`)
+before it reaches a terminal.
 """

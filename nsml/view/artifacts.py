@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 _TITLE_CELLS = 9
 _MOST_FILES = 20
-"""Files of one version that people are shown."""
+"""Most files of one version shown to people."""
 
 
 def state_word(artifact: Artifact) -> str:
@@ -35,18 +35,18 @@ def state_word(artifact: Artifact) -> str:
 
 
 def is_lost(artifact: Artifact) -> bool:
-    """Whether what was saved is nowhere."""
+    """Return whether all copies are lost."""
     return artifact.state == pb.ARTIFACT_STATE_LOST
 
 
 def state_text(artifact: Artifact) -> str:
-    """The word, and of one that is lost why, or what is to be said of another."""
+    """Return the state's word, with the reason of a loss, or a note."""
     word, more = state_word(artifact), artifact.why_lost or artifact.note
     return ": ".join(filter(None, (word, expiry_text(artifact), more)))
 
 
 def expiry_text(artifact: Artifact) -> str:
-    """Until when it is kept: `until 2026-12-01 10:00`; "" where that is as long as its session."""
+    """Return its expiry: `until 2026-12-01 10:00`; "" if it is kept as long as its session."""
     if not artifact.HasField("expires_at"):
         return ""
     return f"until {local_moment(seconds_of(artifact.expires_at))[:16].replace('T', ' ')}"
@@ -89,7 +89,7 @@ COLUMNS: tuple[Column[Artifact], ...] = (
 
 
 def record(artifact: Artifact) -> dict[str, Any]:
-    """Everything of a version in raw values."""
+    """Return all fields of a version in raw values."""
     return {
         "name": artifact.name,
         "version": artifact.version or None,
@@ -112,12 +112,12 @@ def record(artifact: Artifact) -> dict[str, Any]:
 
 
 def info_record(found: Artifact, files: Sequence[Entry]) -> dict[str, Any]:
-    """The same with its files (`nsml artifact info`)."""
+    """Return the same with its files (`nsml artifact info`)."""
     return {**record(found), "files": [{"path": one.path, "size_bytes": one.size} for one in files]}
 
 
 def info_lines(found: Artifact, files: Sequence[Entry], now: float) -> list[str]:
-    """One version for people."""
+    """Return the lines on one version for people."""
     saved_at = seconds_of(found.saved_at)
     rank = f", rank {found.rank}" if found.rank else ""
     rows = [

@@ -1,7 +1,7 @@
-"""Drawn letters in ASCII, cell by cell: for terminals that have no others.
+"""Converts drawings to ASCII, cell by cell: for terminals without other characters.
 
-Lines, boxes, bars, marks and braille become the ASCII letter that looks most like them. Letters and digits of any
-script are somebody's words, and stay where the terminal has them.
+Lines, boxes, bars, marks and braille become the most similar ASCII character. Letters and digits of any
+script are text, and are kept if the terminal supports them.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 _BRAILLE: Final = 0x2800
 _LAST_BRAILLE: Final = 0x28FF
 _ROWS: Final = ((0x01, 0x08), (0x02, 0x10), (0x04, 0x20), (0x40, 0x80))
-"""Bits of a braille cell's dots: from the top, left and right."""
+"""Bits of a braille cell's dots: rows from the top, left and right."""
 _LOOKALIKES: Final[Mapping[str, str]] = {
     "-": "·‐‑‒–—―─━╌╍┄┅┈┉═╴╶╸╺−▬▄",  # noqa: RUF001
     "|": "│┃╎╏┆┇┊┋║╵╷╹╻▏▎▕▐▌▍❘┤├┨┠┫┣",
@@ -52,7 +52,7 @@ _UNKNOWN: Final = "?"
 
 @lru_cache(maxsize=4096)
 def plain(text: str, *, has_letters: bool = True) -> str:
-    """`text` in ASCII, in as many cells; `has_letters`: the terminal has those of other scripts."""
+    """Return `text` in ASCII, in as many cells; `has_letters`: the terminal supports letters of other scripts."""
     if text.isascii():
         return text
     return "".join(_plain(part, cells, has_letters) for part, cells in graphemes(text))
@@ -67,14 +67,14 @@ def _plain(part: str, cells: int, has_letters: bool) -> str:
     kind = unicodedata.category(letter)
     if part.isascii() or (kind[0] in "LMN" and has_letters):
         return part
-    # A space of another width, an ASCII letter with an accent of its own, and all else.
+    # A space of another width, an ASCII letter with its own accent, and all else.
     known = " " * cells if kind == "Zs" else letter.ljust(cells)
     return known if known.isascii() else _UNKNOWN * cells
 
 
 @lru_cache(maxsize=256)
 def dots(mask: int) -> str:
-    """The ASCII letter that looks most like the dots of a braille cell."""
+    """Return the ASCII character most similar to the dots of a braille cell."""
     left = [row for row, (bit, _) in enumerate(_ROWS) if mask & bit]
     right = [row for row, (_, bit) in enumerate(_ROWS) if mask & bit]
     rows = {*left, *right}

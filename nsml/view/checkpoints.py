@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
 _TITLE_CELLS = 10
 _MOST_FILES = 20
-"""Files of one checkpoint that people are shown."""
+"""Most files of one checkpoint shown to people."""
 
 
 def _summary(checkpoint: Checkpoint, _now: float) -> str:
@@ -49,7 +49,7 @@ def _exact_summary(checkpoint: Checkpoint, _now: float) -> str:
 
 
 def _step(checkpoint: Checkpoint, _now: float) -> str:
-    """The step of the last report before it, which summaries leave out."""
+    """Return the step of the last report before it, omitted in summaries."""
     step = checkpoint.step if checkpoint.HasField("step") else summary_of(checkpoint).get("step")
     return number_text(step) if isinstance(step, int | float) else "-"
 
@@ -66,23 +66,23 @@ def state_word(checkpoint: Checkpoint) -> str:
 
 
 def is_lost(checkpoint: Checkpoint) -> bool:
-    """Whether what was saved is nowhere."""
+    """Return whether all copies are lost."""
     return checkpoint.state == pb.CHECKPOINT_STATE_LOST
 
 
 def has_earlier(checkpoint: Checkpoint) -> bool:
-    """Whether one that is not durable itself replaced a durable one of its name, which can be read."""
+    """Return whether a checkpoint that is not durable replaced a durable one of its name, which is still readable."""
     return bool(checkpoint.digest) and checkpoint.state != pb.CHECKPOINT_STATE_DURABLE
 
 
 def state_text(checkpoint: Checkpoint) -> str:
-    """The word, and of one that is lost why: `lost: weights.pt was changed after it was saved`."""
+    """Return the state's word, with the reason of a loss: `lost: weights.pt was changed after it was saved`."""
     word = state_word(checkpoint)
     return f"{word}: {checkpoint.why_lost}" if checkpoint.why_lost else word
 
 
 def total_bytes(checkpoints: Iterable[Checkpoint]) -> int:
-    """Of those that are there."""
+    """Return the total size, without lost ones."""
     return sum(one.size_bytes for one in checkpoints if not is_lost(one))
 
 
@@ -134,7 +134,7 @@ COLUMNS: tuple[Column[Checkpoint], ...] = (
 
 
 def record(checkpoint: Checkpoint) -> dict[str, Any]:
-    """Everything of a checkpoint in raw values."""
+    """Return all fields of a checkpoint in raw values."""
     return {
         "name": checkpoint.name,
         "session": checkpoint.session,
@@ -153,7 +153,7 @@ def record(checkpoint: Checkpoint) -> dict[str, Any]:
 
 
 def info_record(found: Checkpoint, files: Sequence[Entry]) -> dict[str, Any]:
-    """The same with its files and who used it (`nsml model info`)."""
+    """Return the same with its files and its users (`nsml model info`)."""
     return {
         **record(found),
         "node": found.node or None,
@@ -168,7 +168,7 @@ def info_record(found: Checkpoint, files: Sequence[Entry]) -> dict[str, Any]:
 
 
 def info_lines(found: Checkpoint, files: Sequence[Entry], now: float) -> list[str]:
-    """One checkpoint for people."""
+    """Return the lines on one checkpoint for people."""
     saved = f"{local_moment(seconds_of(found.saved_at))} ({ago(now - seconds_of(found.saved_at))})"
     others = [f"{found.hidden_users} of others"] if found.hidden_users else []
     rows = [
@@ -193,7 +193,7 @@ def info_lines(found: Checkpoint, files: Sequence[Entry], now: float) -> list[st
 
 
 def retention_lines(listing: ListCheckpointsResponse) -> list[str]:
-    """How much retention removed, and why it removes nothing."""
+    """Describe what retention removed, and why it removes nothing."""
     told = []
     if listing.removed_count:
         count = counted(listing.removed_count, "checkpoint")

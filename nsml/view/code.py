@@ -19,17 +19,17 @@ if TYPE_CHECKING:
     from nsml.content.manifest import Entry, Manifest
 
 MOST_BYTES = 1 << 20
-"""Of a file that is compared line by line."""
+"""Largest file compared line by line."""
 MOST_IN_ALL = 32 << 20
-"""Bytes of all files of both sessions that are."""
+"""Limit for all files of both sessions together."""
 MOST_LINES = 20_000
-"""Of such a file."""
+"""Most lines of such a file."""
 MOST_IN_LINE = 2_000
-"""Characters of one of the lines that are shown."""
+"""Most characters shown of a line."""
 MOST_WORK: Final = 10_000_000
-"""Looks at lines while a file is compared, some seconds: of some files they grow with the square of their lines, or faster."""
+"""Line look-ups in one comparison, some seconds: for some files they grow with the square of the lines, or faster."""
 MOST_WORK_IN_ALL: Final = 40_000_000
-"""The same of all files of both sessions."""
+"""The same for all files of both sessions."""
 _CONTEXT = 3
 _NOWHERE = "/dev/null"
 _NO_END = "\\ No newline at end of file"
@@ -37,7 +37,7 @@ _COLOURS = {"+": "green", "-": "red", "@": "cyan"}
 
 
 class Change(StrEnum):
-    """What became of a file from the first session to the second."""
+    """The change of a file from the first session to the second."""
 
     ADDED = "added"
     REMOVED = "removed"
@@ -46,7 +46,7 @@ class Change(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class File:
-    """A file that is not the same in both: None where it is not there."""
+    """A file that differs; None where it is missing."""
 
     path: str
     old: Entry | None
@@ -54,14 +54,14 @@ class File:
 
     @property
     def change(self) -> Change:
-        """What became of it."""
+        """The kind of change."""
         if self.old is None:
             return Change.ADDED
         return Change.REMOVED if self.new is None else Change.CHANGED
 
     @property
     def has_same_bytes(self) -> bool:
-        """Whether only its mode is another."""
+        """Whether only its mode differs."""
         return bool(self.old and self.new and self.old.chunks == self.new.chunks)
 
     @property
@@ -72,18 +72,18 @@ class File:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Compared:
-    """How a file differs: a unified diff, every line safe for a terminal."""
+    """The difference of a file: a unified diff, every line safe for a terminal."""
 
     file: File
     lines: tuple[str, ...] = ()
     added: int = 0
     removed: int = 0
     note: str = ""
-    """Why its lines are not compared, or what else is another than those; "" where there is nothing to say."""
+    """Why its lines are not compared, or what else differs; "" if nothing."""
 
 
 def differing(old: Manifest | None, new: Manifest | None) -> list[File]:
-    """The files that are not the same in both trees, by name; None is a tree without files."""
+    """Return the files that differ between the trees, by name; None is a tree without files."""
     olds, news = (
         {entry.path: entry for entry in tree.entries} if tree else {} for tree in (old, new)
     )
@@ -94,7 +94,7 @@ def differing(old: Manifest | None, new: Manifest | None) -> list[File]:
 
 
 def readable(files: Sequence[File]) -> list[File]:
-    """Those whose bytes are worth reading: not too large, and all together neither."""
+    """Return the files whose content is to be read: each small enough, within the total limit."""
     found, left = [], MOST_IN_ALL
     for file in files:
         largest = max(one.size for one in (file.old, file.new) if one is not None)
@@ -106,20 +106,20 @@ def readable(files: Sequence[File]) -> list[File]:
 
 
 def unread(file: File) -> Compared:
-    """A file whose bytes were not read."""
+    """Return the entry of a file that was not read."""
     if file.has_same_bytes:
         return Compared(file=file, note=_modes(file))
     return Compared(file=file, note=f"too large to compare its lines: {_sizes(file)}")
 
 
 class Work:
-    """What may still be done to compare files."""
+    """The remaining work budget for comparisons."""
 
     def __init__(self) -> None:
         self.left = MOST_WORK_IN_ALL
 
     def is_enough(self, before: Sequence[str], after: Sequence[str]) -> bool:
-        """Whether these lines can be compared within it."""
+        """Return whether these lines can be compared within the budget."""
         matcher = _Matcher(before, after, min(self.left, MOST_WORK))
         had = matcher.left
         try:
@@ -136,7 +136,7 @@ class _TooMuch(Exception):
 
 
 class _Matcher(difflib.SequenceMatcher[str]):
-    """Counts what it looks at, `left` at most: lines, and each time each one is in the other file."""
+    """Counts its line look-ups, `left` at most: each line, and its occurrences in the other file."""
 
     def __init__(self, before: Sequence[str], after: Sequence[str], left: int) -> None:
         super().__init__(None, before, after)
@@ -157,11 +157,11 @@ class _Matcher(difflib.SequenceMatcher[str]):
 def compared(
     file: File, old: bytes, new: bytes, names: tuple[str, str], work: Work | None = None
 ) -> Compared:
-    """The lines in which a file differs, given its bytes (none where it is not there); `names` of the sessions."""
+    """Compare the lines of a file, given its bytes (empty if missing); `names` of the sessions."""
     texts = _text(old), _text(new)
     if texts[0] is None or texts[1] is None:
         return Compared(file=file, note=f"no text: {_sizes(file)}")
-    # Of all that Python takes for the end of a line, only this one is.
+    # Python recognizes further line ends; only this one counts.
     before, after = (list(StringIO(text, newline="\n")) for text in texts)
     if max(len(before), len(after)) > MOST_LINES:
         return Compared(file=file, note=f"over {MOST_LINES:,} lines: {_sizes(file)}")
@@ -178,13 +178,13 @@ def compared(
         _CONTEXT,
     )
     lines = tuple(_shown(found))
-    # The first two name the file.
+    # The first two lines name the file.
     added, removed = (sum(line.startswith(sign) for line in lines[2:]) for sign in "+-")
     return Compared(file=file, lines=lines, added=added, removed=removed, note=_modes(file))
 
 
 def unreadable(entry: Entry) -> str:
-    """Why the lines of a file are not worth reading; "" where they are."""
+    """Return why the lines of a file are not shown; "" if they are."""
     most = size_text(MOST_BYTES)
     return (
         f"too large to show: {size_text(entry.size)} of at most {most}"
@@ -194,11 +194,11 @@ def unreadable(entry: Entry) -> str:
 
 
 def shown(data: bytes) -> tuple[list[str], str]:
-    """The lines of a file, every one safe for a terminal; where it has none, or more than are shown, why."""
+    """Return the lines of a file, safe for a terminal; and a note if there are none, or more than shown."""
     text = _text(data)
     if text is None:
         return [], f"no text: {size_text(len(data))}"
-    # Of all that Python takes for the end of a line, only this one is.
+    # Python recognizes further line ends; only this one counts.
     lines = text.removesuffix("\n").split("\n") if text else []
     note = f"its first {MOST_LINES:,} lines of {len(lines):,}" if len(lines) > MOST_LINES else ""
     shown = [_safe(_cut(line)) for line in lines[:MOST_LINES]]
@@ -210,14 +210,14 @@ def _cut(line: str) -> str:
 
 
 def entries(files: Sequence[File]) -> list[tuple[Entry | None, Entry | None]]:
-    """What is to be read of `readable` files, in their order: as it is in both trees."""
+    """Return the entries to read for `readable` files, in order, from both trees."""
     return [(file.old, file.new) for file in readable(files)]
 
 
 def all_compared(
     files: Sequence[File], data: Sequence[tuple[bytes, bytes]], names: tuple[str, str]
 ) -> list[Compared]:
-    """How each of the files differs, given the bytes of the `readable` ones in their order; `names` of the sessions."""
+    """Compare each of the files, given the bytes of the `readable` ones in order; `names` of the sessions."""
     read = {file.path: both for file, both in zip(readable(files), data, strict=True)}
     work = Work()
     return [
@@ -229,7 +229,7 @@ def all_compared(
 def same(
     old: Manifest | None, new: Manifest | None, takes: Callable[[str], bool] = lambda _: True
 ) -> int:
-    """How many files are the same in both trees, of those whose paths are taken."""
+    """Return the number of equal files in both trees, among paths accepted by `takes`."""
     olds, news = ({*tree.entries} if tree else set() for tree in (old, new))
     return sum(takes(entry.path) for entry in olds & news)
 
@@ -240,7 +240,7 @@ def colour_of(line: str) -> str:
 
 
 def text_of(one: Compared) -> list[str]:
-    """The lines that show how a file differs; what is not compared is one."""
+    """Return the lines that show a difference; a file not compared is one line."""
     note = [visible(f"{one.file.path}: {one.file.change.value}, {one.note}")] if one.note else []
     if one.lines or note:
         return [*note, *one.lines]
@@ -248,7 +248,7 @@ def text_of(one: Compared) -> list[str]:
 
 
 def record(one: Compared, *, has_lines: bool) -> dict[str, Any]:
-    """A file in raw values; `has_lines`: with its diff."""
+    """Return a file in raw values; `has_lines`: with its diff."""
     file = one.file
     return {
         "path": file.path,
@@ -263,7 +263,7 @@ def record(one: Compared, *, has_lines: bool) -> dict[str, Any]:
 
 
 def total_text(found: Sequence[Compared], same: int) -> str:
-    """How much differs, and how much does not."""
+    """Return the totals of differing and equal files."""
     differ = "differs" if len(found) == 1 else "differ"
     added, removed = sum(one.added for one in found), sum(one.removed for one in found)
     return (
@@ -301,7 +301,7 @@ ENTRY_COLUMNS: tuple[Column[Entry], ...] = (
 
 
 def _shown(lines: Iterator[str]) -> Iterator[str]:
-    """Lines that a terminal may be given: tabs stay, since code is full of them."""
+    """Make lines safe for a terminal: tabs are kept, since code is full of them."""
     for line in lines:
         whole = line.endswith("\n")
         yield _safe(line.removesuffix("\n"))
@@ -314,7 +314,7 @@ def _safe(line: str) -> str:
 
 
 def _text(data: bytes) -> str | None:
-    """What it is as text; None for what is none."""
+    """Return the content as text; None for binary data."""
     try:
         return None if b"\0" in data else data.decode()
     except UnicodeDecodeError:

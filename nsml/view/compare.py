@@ -1,4 +1,4 @@
-"""Sessions side by side: what they were asked for and what they reported, as rows that differ or not."""
+"""Comparison of sessions: their requests and reports, as rows that differ or not."""
 
 from __future__ import annotations
 
@@ -38,21 +38,21 @@ _PAIR = re.compile(r"[A-Za-z_+~][\w.+/@-]*=")
 _DIGEST_DIGITS = 12
 _FILE_DIGITS = 8
 _PARTS = re.compile(r"(\S+) \((\S+) \.\. (\S+)\)(.*)")
-"""What `cell` says of a metric."""
+"""The cell of a metric, as `cell` formats it."""
 _ABSENT = "-"
 
 
 class Kind(StrEnum):
-    """What a row is of."""
+    """The kind of a row."""
 
     ARGUMENT = "argument"
     CODE = "code"
     DATA = "data"
-    """Datasets, and the checkpoint that it began with."""
+    """Datasets, and the initial checkpoint."""
     ENVIRONMENT = "environment"
-    """Image, packages, variables, secrets, network; also what it ran in and on."""
+    """Image, packages, variables, secrets, network; also its runtime and hardware."""
     SETTING = "setting"
-    """What else was asked for."""
+    """All other requests."""
     KNOB = "knob"
     SUMMARY = "summary"
     METRIC = "metric"
@@ -64,11 +64,11 @@ _KINDS: Final = {
     **dict.fromkeys(("image", "env", "secret", "network"), Kind.ENVIRONMENT),
     "set": Kind.KNOB,
 }
-"""Of what is asked for, by the first word of its key; what is not here is a setting."""
+"""Kinds of requests by the first word of the key; all others are settings."""
 
 
 class Better(StrEnum):
-    """Which values of a metric are the better ones."""
+    """Whether lower or higher values of a metric are better."""
 
     LOWER = "lower"
     HIGHER = "higher"
@@ -76,7 +76,7 @@ class Better(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Figures:
-    """What is told of a metric of one session; numbers are None where none was finite."""
+    """Statistics of a metric of one session; numbers are None if none was finite."""
 
     last: float | None = None
     """The latest by time."""
@@ -84,51 +84,51 @@ class Figures:
     high: float | None = None
     count: int = 0
     not_finite: int = 0
-    """How many of them are NaN or infinite."""
+    """Number of NaN and infinite values."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Row:
-    """One key of all sessions; `values` by session, without those that have none."""
+    """One key of all sessions; `values` by session, without missing ones."""
 
     kind: Kind
     key: str
     values: Mapping[str, Any]
     sessions: int
-    """How many are compared."""
+    """Number of compared sessions."""
     better: Better | None = None
     best: tuple[str, ...] = field(default=())
-    """The sessions whose value is the best of all; several where it is equal."""
+    """The sessions with the best value; several if equal."""
 
     @property
     def title(self) -> str:
-        """What people call it: an argument without its dashes, as filters and columns have it."""
+        """The title for people: an argument without its dashes, as in filters and columns."""
         return self.key.lstrip("-") if self.kind is Kind.ARGUMENT else self.key
 
     @property
     def differs(self) -> bool:
-        """Whether any two sessions differ in it; to have none is a difference, too. NaN is equal to NaN."""
+        """Whether any two sessions differ; a missing value is a difference, too. NaN equals NaN."""
         some = [repr(value) for value in self.values.values()]
         return len(some) < self.sessions or len(set(some)) > 1
 
     @property
     def is_reported(self) -> bool:
-        """Whether its values were reported, and not asked for."""
+        """Whether its values were reported, not requested."""
         return self.kind in {Kind.METRIC, Kind.SUMMARY}
 
 
 def arguments(words: Sequence[str]) -> dict[str, str | bool]:
-    """Arguments by name: `--lr 0.1`, `--lr=0.1` and `lr=0.1`; True for one without a value.
+    """Parse arguments by name: `--lr 0.1`, `--lr=0.1` and `lr=0.1`; True for one without a value.
 
-    All words up to the next option are its value, so that `--sizes 64 64` is one, and what is given several
-    times is, too. Other words are named by their place among these, from 1 on.
+    All words up to the next option are its value, so that `--sizes 64 64` is one; a repeated option has
+    one value, too. Other words are named by their position among these, from 1 on.
     """
     found: dict[str, list[str]] = {}
     open_key, others = "", 0
     for word in words:
         key, has_value, value = word.partition("=")
         is_option = _OPTION.match(word) is not None
-        # What stands right behind an option is its value, whatever it looks like.
+        # A word right after an option is its value, whatever it looks like.
         is_pair = _PAIR.match(word) is not None and bool(found.get(open_key, True))
         if is_option or is_pair:
             found.setdefault(key, []).extend([value] if has_value else [])
@@ -142,7 +142,7 @@ def arguments(words: Sequence[str]) -> dict[str, str | bool]:
 
 
 def asked(sessions: Sequence[Session]) -> list[Row]:
-    """What each was asked for, by kind; arguments in the order in which they were given."""
+    """Return the request of each session, by kind; arguments in their original order."""
     found = {one.name: _by_kind(_settings(one)) for one in sessions}
     for one in sessions:
         found[one.name][Kind.ARGUMENT] = arguments_of(one)
@@ -154,13 +154,13 @@ def asked(sessions: Sequence[Session]) -> list[Row]:
 
 
 def by_kind(rows: Iterable[Row]) -> list[Row]:
-    """The rows in the order of their kinds."""
+    """Sort rows by kind."""
     places = {kind: place for place, kind in enumerate(Kind)}
     return sorted(rows, key=lambda row: places[row.kind])
 
 
 def set_live(sessions: Sequence[Session]) -> list[Row]:
-    """The knobs of each that were set while it ran."""
+    """Return the knobs of each session that were set while it ran."""
     found = {
         one.name: {f"set live {name}": text for name, text in settings(one.changes).items()}
         for one in sessions
@@ -169,13 +169,13 @@ def set_live(sessions: Sequence[Session]) -> list[Row]:
 
 
 def ran(sessions: Sequence[Session]) -> list[Row]:
-    """In what and on what each ran last."""
+    """Return the runtime and hardware of each session's last run."""
     found = {one.name: {key: value for key, value in _places(one) if value} for one in sessions}
     return _rows(Kind.ENVIRONMENT, found)
 
 
 def files(trees: Mapping[str, Manifest]) -> list[Row]:
-    """The files that differ among the trees of sessions, by their names: size and beginning of a digest of each."""
+    """Return the files that differ among the trees of sessions, by name: size and digest prefix of each."""
     found = {
         name: {f"file {one.path}": _file_text(one) for one in tree.entries}
         for name, tree in trees.items()
@@ -184,7 +184,7 @@ def files(trees: Mapping[str, Manifest]) -> list[Row]:
 
 
 def packages(required: Mapping[str, Sequence[str]]) -> list[Row]:
-    """The packages that the code of sessions asks for, a row each; lines of requirements by the session's name."""
+    """Return the packages required by the code of sessions, a row each; requirement lines by the session's name."""
     found = {
         session: {f"package {name_of(line) or line}": line for line in lines}
         for session, lines in required.items()
@@ -193,7 +193,7 @@ def packages(required: Mapping[str, Sequence[str]]) -> list[Row]:
 
 
 def locked_packages(locks: Mapping[str, Sequence[LockedPackage]]) -> list[Row]:
-    """The packages that sessions ran with, a row each; by the session's name."""
+    """Return the packages installed for sessions, a row each; by the session's name."""
     found = {
         session: {f"package {one.name}": one.what for one in packages}
         for session, packages in locks.items()
@@ -202,7 +202,7 @@ def locked_packages(locks: Mapping[str, Sequence[LockedPackage]]) -> list[Row]:
 
 
 def summaries(sessions: Sequence[Session]) -> list[Row]:
-    """Their last reports with summary=True, by name."""
+    """Return the last reports with summary=True, by name."""
     found = {
         one.name: {key: plain(value) for key, value in sorted(one.summary.fields.items())}
         for one in sessions
@@ -211,7 +211,7 @@ def summaries(sessions: Sequence[Session]) -> list[Row]:
 
 
 def metrics(sessions: Sequence[Session], series: Iterable[Series]) -> list[Row]:
-    """Last, least and greatest of each metric, of all replicas and attempts among the series; by name."""
+    """Return last, min and max of each metric, over all replicas and attempts in the series; by name."""
     by_id: dict[str, dict[str, list[Series]]] = {}
     for one in series:
         by_id.setdefault(one.session_id, {}).setdefault(one.name, []).append(one)
@@ -225,7 +225,7 @@ def metrics(sessions: Sequence[Session], series: Iterable[Series]) -> list[Row]:
 
 
 def judged(rows: Iterable[Row], better: Sequence[tuple[str, Better]]) -> list[Row]:
-    """The rows with their best sessions, where a glob of `better` fits a metric or summary; the last that does."""
+    """Mark the best sessions of metrics and summaries matched by a glob of `better`; the last match counts."""
     found = []
     for row in rows:
         fitting = [which for glob, which in better if fnmatchcase(row.key, glob)]
@@ -242,9 +242,9 @@ def _judged(row: Row, better: Better) -> Row:
 
 
 def cell(row: Row, session: str) -> str:
-    """What a session has there, for people: a metric's `last (min .. max)`, or `last / best`.
+    """Format a session's value for people: a metric's `last (min .. max)`, or `last / best`.
 
-    `*` stands behind the best, where it is known which is, unless all are.
+    `*` marks the best, if known, unless all are.
     """
     value = row.values.get(session)
     if value is None:
@@ -253,7 +253,7 @@ def cell(row: Row, session: str) -> str:
 
 
 def aligned(texts: Sequence[str]) -> list[str]:
-    """Cells of one column with the parts of `last (min .. max)` below one another."""
+    """Align the parts of `last (min .. max)` in the cells of one column."""
     parts = [_PARTS.fullmatch(text) for text in texts]
     found = [part.groups("") for part in parts if part]
     cells = [max((len(one[place]) for one in found), default=0) for place in range(3)]
@@ -270,12 +270,12 @@ def _mark(row: Row, session: str) -> str:
 
 
 def is_number(row: Row, session: str) -> bool:
-    """Whether a session has a number there, or a metric: its cell is never cut."""
+    """Return whether a session's value is a number or metric: its cell is never cut."""
     return isinstance(row.values.get(session), (float, Figures))
 
 
 def record(row: Row) -> dict[str, Any]:
-    """A row in raw values; of a session that has none there is none."""
+    """Return a row in raw values, without sessions that lack one."""
     return {
         "kind": row.kind.value,
         "key": row.key,
@@ -287,7 +287,7 @@ def record(row: Row) -> dict[str, Any]:
 
 
 def same_text(rows: Iterable[Row]) -> str:
-    """What all sessions have in common, on one line; a metric's numbers are left out."""
+    """Return the common values of all sessions on one line, without a metric's numbers."""
     words = []
     for row in rows:
         value = next(iter(row.values.values()))
@@ -310,7 +310,7 @@ def _rows(kind: Kind, found: Mapping[str, Mapping[str, Any]]) -> list[Row]:
 
 
 def arguments_of(session: Session) -> dict[str, str | bool]:
-    """Its arguments by name; of a command of its own the first word is `command`."""
+    """Return its arguments by name; of a custom command the first word is `command`."""
     words = command_words(session)
     if not session.spec.argv:
         return arguments(words)
@@ -318,7 +318,7 @@ def arguments_of(session: Session) -> dict[str, str | bool]:
 
 
 def _settings(session: Session) -> Iterator[tuple[str, str]]:
-    """What it was asked for beside its arguments, where it was."""
+    """Yield its nonempty settings, without arguments."""
     spec = session.spec
     named = {
         "entry": "" if spec.argv else spec.entry,
@@ -377,7 +377,7 @@ def _figures(series: Sequence[Series]) -> Figures:
 
 
 def _value(value: Any, better: Better) -> float | None:
-    """The number that is compared; None where there is none."""
+    """Return the number to compare; None if there is none."""
     if isinstance(value, Figures):
         return value.low if better is Better.LOWER else value.high
     is_number = isinstance(value, (int, float)) and not isinstance(value, bool)

@@ -1,4 +1,4 @@
-"""Sessions of lists, which lack the end of long commands and early changes, and what GetSession says of them."""
+"""Sessions of lists have truncated commands and changes; these functions complete them from GetSession."""
 
 from __future__ import annotations
 
@@ -11,19 +11,19 @@ if TYPE_CHECKING:
 
 
 def is_short(session: Session) -> bool:
-    """Whether its command or environment lacks its end, or its changes the early ones: to be shown, and not to be repeated, compared or copied."""
+    """Return whether its command or environment is truncated, or early changes are missing: show it, but do not repeat, compare or copy it."""
     return session.left_out_bytes > 0
 
 
 def lacks_changes(session: Session) -> bool:
-    """Whether early changes of its running programs may be left out."""
+    """Return whether early changes of its running programs may be missing."""
     return is_short(session) and len(session.changes) > 0 and session.changes[0].number > 1
 
 
 def completed(session: Session, whole: Session) -> Session:
-    """A short session with what it lacks, of the same session as a whole; everything else stays as it is.
+    """Complete a short session from the whole one; everything else is unchanged.
 
-    It stays short where `whole` is so old that changes between the two are in neither.
+    It stays short if `whole` is so old that changes between the two are in neither.
     """
     first = session.changes[0].number if session.changes else 0
     newest = whole.changes[-1].number if whole.changes else 0

@@ -1,4 +1,4 @@
-"""When a command asks before it acts, and in which words: one rule for `nsml` and the dashboard.
+"""Rules and texts of confirmations: the same for `nsml` and the dashboard.
 
 `COMMANDS` lists every command that ends, moves or destroys something; docs/confirmation.md has the same table.
 """
@@ -20,22 +20,22 @@ if TYPE_CHECKING:
     from nsml.v1.sessions_pb2 import Session
 
 MOST_LISTED: Final = 10
-"""Targets that a question lists. Destroying more than these is confirmed by typing their number."""
+"""Most targets listed in a question. To destroy more, the user types their number."""
 
 
 _MOST_OWNERS = 3
 _NAME_CELLS = 80
 _DETAIL_CELLS = 60
-"""Room of a name and of what is said of it: no text of somebody else's fills the question, or looks like another line."""
+"""Limits of a name and its detail: other users' texts cannot fill the question, or imitate another line."""
 
 
 class Asks(Enum):
-    """When a command asks; never where there is nothing to act on."""
+    """When a command asks; never without targets."""
 
     LOSS = "always"
-    """It destroys what cannot be had back."""
+    """It destroys data irrecoverably."""
     INTERRUPTION = "when sessions would end or move"
-    """It acts on a machine, a control plane or a platform, and so on the sessions there."""
+    """It affects a machine, a control plane or a platform, and so the sessions there."""
     SEVERAL = "for more than one, and for somebody else's"
     """It can be repeated or undone, and destroys nothing."""
 
@@ -77,13 +77,13 @@ COMMANDS: Final[Mapping[str, Rule]] = {
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """One thing that a command would act on.
+    """A target of a command.
 
     Attributes:
-        name: as a person names it.
-        owner: the user it belongs to; "" where it belongs to nobody in particular.
-        detail: what helps to recognise it; may be empty.
-        is_text: its name may be any text, as those of checkpoints.
+        name: its name for people.
+        owner: the user who owns it; "": nobody in particular.
+        detail: helps to recognise it; may be empty.
+        is_text: its name may be any text, as for checkpoints.
     """
 
     name: str
@@ -94,15 +94,15 @@ class Target:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Plan:
-    """What a command would do.
+    """The effect of a command.
 
     Attributes:
         rule: the rule of the command.
-        targets: all that it would act on.
-        user: the user who asks for it.
-        noun: what one target is; "" where its name says that.
+        targets: everything affected.
+        user: the requesting user.
+        noun: for one target; "" if its name includes it.
         loses: what is destroyed beside the targets, such as "12 checkpoints (4.2 GB)".
-        first: what it does with or without targets, such as "fence node gpu-7".
+        first: its effect with or without targets, such as "fence node gpu-7".
         last: a remark on all of it, such as "after 2h".
     """
 
@@ -116,12 +116,12 @@ class Plan:
 
     @property
     def others(self) -> list[str]:
-        """The other users that own some of it, by name."""
+        """Other users that own targets, by name."""
         return sorted({one.owner for one in self.targets if one.owner not in {"", self.user}})
 
     @property
     def asks(self) -> bool:
-        """Whether it is asked for first."""
+        """Whether to ask first."""
         if self.rule.asks is not Asks.SEVERAL:
             return bool(self.targets)
         return len(self.targets) > 1 or bool(self.others)
@@ -134,7 +134,7 @@ class Plan:
 
 
 def summary(plan: Plan) -> str:
-    """What it would do, in one line: `remove 3 sessions, 12 checkpoints (4.2 GB), logs and metrics`."""
+    """Return the effect in one line: `remove 3 sessions, 12 checkpoints (4.2 GB), logs and metrics`."""
     acts = [plan.first] if plan.first else []
     if plan.targets:
         acts.append(f"{plan.rule.verb} {', '.join([_targets_text(plan), *plan.loses])}")
@@ -156,7 +156,7 @@ def _targets_text(plan: Plan) -> str:
 
 
 def listed(plan: Plan, most: int | None = MOST_LISTED) -> list[str]:
-    """The targets, a line each, and how many more there are; `most` None: all of them."""
+    """Return the targets, a line each, and the number of further ones; `most` None: all of them."""
     shown = plan.targets[:most]
     names = list(map(_named, shown))
     cells = max(map(width, names), default=0)
@@ -170,7 +170,7 @@ def listed(plan: Plan, most: int | None = MOST_LISTED) -> list[str]:
 
 
 def _named(target: Target) -> str:
-    """Its name, in quotes where it could be read as more than a name."""
+    """Return its name, in quotes if it could be misread."""
     name = visible(target.name)
     if not target.is_text:
         return name
@@ -179,19 +179,19 @@ def _named(target: Target) -> str:
 
 
 def needs_list(plan: Plan) -> bool:
-    """Whether the summary alone does not say what is meant."""
+    """Return whether the summary alone is ambiguous."""
     return len(plan.targets) > 1
 
 
 def target_of(session: Session) -> Target:
-    """A session as a target, with its state and memo."""
-    memo = " ".join(visible(session.memo).split())  # no gaps that make other lines of it
+    """Return a session as a target, with its state and memo."""
+    memo = " ".join(visible(session.memo).split())  # no gaps that imitate other lines
     detail = f"{state_text(session)}  {memo}" if memo else state_text(session)
     return Target(session.name, session.owner, detail)
 
 
 def losses(sessions: Iterable[Session], saved: Iterable[Checkpoint] | None = None) -> list[str]:
-    """What is destroyed with sessions; `saved`: their checkpoints, None where these were not read."""
+    """Describe what is destroyed with sessions; `saved`: their checkpoints, None if not read."""
     count = sum(one.checkpoint_count for one in sessions)
     size = ""
     if saved is not None:

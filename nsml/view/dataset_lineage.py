@@ -1,4 +1,4 @@
-"""What made versions of datasets, as lines and records."""
+"""Lineage of dataset versions, as lines and records."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ if TYPE_CHECKING:
     from nsml.v1.datasets_pb2 import Dataset, DatasetLineage
 
 _DIGITS: Final = 12
-"""Of a digest, for people."""
+"""Digits of a digest shown to people."""
 _HIDDEN: Final = "a session that you may not see"
 
 
 class Lineage(NamedTuple):
-    """What led to a version: it, and those that it was made from, by `OWNER/NAME@NUMBER`; None of one that is not there any more.
+    """The ancestry of a version: it and its sources, by `OWNER/NAME@NUMBER`; None for removed ones.
 
-    `left_out`: versions that were not looked at, since there are too many.
+    `left_out`: versions beyond the limit.
     """
 
     root: str
@@ -29,19 +29,19 @@ class Lineage(NamedTuple):
 
 
 def sources(version: Dataset) -> list[str]:
-    """What its session read, as far as the caller may see it: `kim/mnist@3`."""
+    """Return the datasets read by its session, as far as visible to the caller: `kim/mnist@3`."""
     return [f"{one.name}@{one.version}" for one in version.lineage.datasets]
 
 
 def made_by_text(version: Dataset) -> str:
-    """Which session made it: `kim/mnist/12`; "" where it was pushed."""
+    """Return the session that made it: `kim/mnist/12`; "" if it was pushed."""
     if not version.HasField("lineage"):
         return ""
     return version.lineage.session or _HIDDEN
 
 
 def made_from_text(version: Dataset) -> str:
-    """The same with what it read: `kim/mnist/12, attempt 1, from kim/mnist@3 and 1 other`."""
+    """Return the same with its sources: `kim/mnist/12, attempt 1, from kim/mnist@3 and 1 other`."""
     if not version.HasField("lineage"):
         return ""
     made = version.lineage
@@ -54,7 +54,7 @@ def made_from_text(version: Dataset) -> str:
 
 
 def lineage_record(version: Dataset) -> dict[str, Any] | None:
-    """In raw values; None where it was pushed. Null: the caller may not see the session."""
+    """Return the lineage in raw values; None if it was pushed. Null: the session is hidden from the caller."""
     if not version.HasField("lineage"):
         return None
     made = version.lineage
@@ -71,7 +71,7 @@ def lineage_record(version: Dataset) -> dict[str, Any] | None:
 
 
 def graph_record(found: Lineage) -> dict[str, Any]:
-    """All versions, the one that was asked for first, each with what made it."""
+    """Return all versions with their lineage, the requested one first."""
     return {
         "name": found.root,
         "versions": [
@@ -88,7 +88,7 @@ def graph_record(found: Lineage) -> dict[str, Any]:
 
 
 def graph_lines(found: Lineage) -> list[str]:
-    """As a tree: a version, the session that made it, below it what that read; each version once."""
+    """Return a tree: a version, the session that made it, its sources below; each version once."""
     lines = list(_lines(found, found.root, "", set()))
     if found.left_out:
         lines.append(f"... and {counted(found.left_out, 'more version')}")

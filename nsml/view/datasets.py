@@ -80,7 +80,7 @@ COLUMNS: tuple[Column[Dataset], ...] = (
 
 
 def record(dataset: Dataset) -> dict[str, Any]:
-    """Everything of a dataset in raw values."""
+    """Return all fields of a dataset in raw values."""
     return {
         "name": dataset.name,
         "owner": dataset.owner,
@@ -113,7 +113,7 @@ def _access(part: DatasetPart) -> str:
 
 
 def part_lines(dataset: Dataset) -> list[str]:
-    """The parts of a dataset, those with a path first: `test/test_label  hidden  10 files, 4.1 kB`."""
+    """Return the parts of a dataset, those with a path first: `test/test_label  hidden  10 files, 4.1 kB`."""
     parts = sorted(dataset.parts, key=lambda one: (not one.path, one.path))
     width = max((len(one.path or _OTHER_FILES) for one in parts), default=0)
     return [
@@ -123,7 +123,7 @@ def part_lines(dataset: Dataset) -> list[str]:
 
 
 def _held(part: DatasetPart) -> str:
-    """How much it has; "" where the caller may not read it."""
+    """Return its size; "" if the caller may not read it."""
     if not part.digest:
         return ""
     return f"{counted(part.file_count, 'file')}, {size_text(part.size_bytes)}"
@@ -147,7 +147,7 @@ def _parts_record(dataset: Dataset) -> list[dict[str, Any]]:
 
 
 def _removed(version: Dataset, now: float) -> str:
-    """When it was removed, and for how long it can be restored; "" of one that is there."""
+    """Return when it was removed, and how long it can be restored; "" if it was not."""
     if not version.HasField("removed_at"):
         return ""
     text = ago(now - seconds_of(version.removed_at))
@@ -220,7 +220,7 @@ REMOVED_COLUMNS: tuple[Column[Dataset], ...] = (
 
 
 def version_record(version: Dataset) -> dict[str, Any]:
-    """Everything of one version in raw values."""
+    """Return all fields of one version in raw values."""
     return {
         "name": reference(version),
         "version": version.version,
@@ -240,7 +240,7 @@ def version_record(version: Dataset) -> dict[str, Any]:
 
 
 def reference(dataset: Dataset) -> str:
-    """`OWNER/NAME@NUMBER`: the same content for good."""
+    """Return `OWNER/NAME@NUMBER`, a permanent reference to this content."""
     return f"{full_name(dataset)}@{dataset.version}"
 
 
@@ -249,7 +249,7 @@ def _moment_or_none(dataset: Dataset, name: _MomentField) -> str | None:
 
 
 def uses_text(use: Use) -> str:
-    """Who uses it: `2 live sessions (1 queued): kim/mnist/4, kim/mnist/7; 12 ended sessions`."""
+    """Describe its users: `2 live sessions (1 queued): kim/mnist/4, kim/mnist/7; 12 ended sessions`."""
     queued = f" ({use.queued_sessions:,} queued)" if use.queued_sessions else ""
     named = f": {', '.join(use.names)}" if use.names else ""
     more = use.live_sessions - len(use.names)
@@ -265,7 +265,7 @@ def uses_text(use: Use) -> str:
 
 
 def use_record(use: Use) -> dict[str, Any]:
-    """The same in raw values."""
+    """Return the same in raw values."""
     return {
         "live_sessions": use.live_sessions,
         "queued_sessions": use.queued_sessions,
@@ -276,7 +276,7 @@ def use_record(use: Use) -> dict[str, Any]:
 
 
 def change_lines(diff: TreeDiff) -> list[str]:
-    """What differs between two versions: a line for each file, then the sums."""
+    """Return the differences of two versions: a line for each file, then the sums."""
     lines = [_change_line(one) for one in diff.files]
     if diff.left_out:
         lines.append(f"... and {counted(diff.left_out, 'more file', 'more files')}")
@@ -300,7 +300,7 @@ def _change_line(one: FileChange) -> str:
 
 
 def diff_record(before: Dataset, after: Dataset, diff: TreeDiff) -> dict[str, Any]:
-    """The same in raw values."""
+    """Return the same in raw values."""
     return {
         "name": full_name(after),
         "before": reference(before),
@@ -325,12 +325,12 @@ def diff_record(before: Dataset, after: Dataset, diff: TreeDiff) -> dict[str, An
 
 
 def full_name(dataset: Dataset) -> str:
-    """`OWNER/NAME`, by which everybody may name it."""
+    """Return `OWNER/NAME`, valid for all users."""
     return f"{dataset.owner}/{dataset.name}"
 
 
 def names_in(session: Session) -> list[str]:
-    """The full names of the datasets that a session uses."""
+    """Return the full names of the datasets used by a session."""
     return [
         one.name if "/" in one.name else f"{session.owner}/{one.name}"
         for one in session.spec.datasets
@@ -338,18 +338,18 @@ def names_in(session: Session) -> list[str]:
 
 
 def filter_of(dataset: Dataset) -> str:
-    """The filter of the sessions that use it."""
+    """Return the filter for the sessions that use it."""
     return f"ds:{full_name(dataset)}"
 
 
 class DatasetUse(NamedTuple):
-    """A dataset with what is known of who uses it."""
+    """A dataset and its usage."""
 
     dataset: Dataset
     live: int = 0
     ended: int = 0
     nodes: Sequence[str] = ()
-    """On which live sessions read it now."""
+    """Nodes of live sessions that read it now."""
 
 
 USE_COLUMNS: tuple[Column[DatasetUse], ...] = (
@@ -377,7 +377,7 @@ USE_COLUMNS: tuple[Column[DatasetUse], ...] = (
 
 
 def use_lines(use: DatasetUse, now: float) -> list[str]:
-    """A dataset in a few lines."""
+    """Describe a dataset in a few lines."""
     one = use.dataset
     ended = f", {use.ended:,} ended" if use.ended else ""
     rows = [
@@ -397,10 +397,10 @@ def use_lines(use: DatasetUse, now: float) -> list[str]:
 
 
 MOST_IN_FOLDER: Final = 12
-"""Files of a folder that a tree names."""
+"""Most files of a folder listed in a tree."""
 MOST_TREE_LINES: Final = 400
 MOST_FOLDERS: Final = 32
-"""In one another: what is deeper stands as it is named."""
+"""Nesting limit: deeper paths are shown verbatim."""
 
 
 class _Folder:
@@ -425,7 +425,7 @@ class _Folder:
             yield f"{indent}{name}/  {held}"
             yield from folder.lines(f"{indent}  ")
         files = sorted(self.files)
-        # One that is left out takes as much room as the line that says so.
+        # Leaving one out would save no line: the note takes one, too.
         named = files if len(files) <= MOST_IN_FOLDER + 1 else files[:MOST_IN_FOLDER]
         for name, size in named:
             yield f"{indent}{name}  {size_text(size)}"
@@ -435,7 +435,7 @@ class _Folder:
 
 
 def tree_lines(files: Iterable[tuple[str, int]]) -> list[str]:
-    """Files with their sizes as a tree: folders first, with all that is below them; of many files the first."""
+    """Return files with their sizes as a tree: folders first, with their totals; of many files the first."""
     root = _Folder()
     for path, size in files:
         root.add(path.split("/", MOST_FOLDERS), size)

@@ -1,4 +1,4 @@
-"""Which arguments tell sessions apart. Pure."""
+"""Finds the arguments that distinguish sessions. Pure."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ T = TypeVar("T")
 
 
 class Shared(NamedTuple, Generic[T]):
-    """Arguments of several sessions: those with one value in all of them, and the others."""
+    """Arguments of several sessions: those with the same value in all, and the others."""
 
     same: Mapping[str, T]
     differing: tuple[str, ...]
-    """Names, those that tell most sessions apart first."""
+    """Names, the most distinguishing first."""
 
     def rank(self, name: str) -> int:
-        """A sort key: arguments that differ in their order, then those that are the same."""
+        """Return a sort key: differing arguments in their order, then the same ones."""
         return self.differing.index(name) if name in self.differing else len(self.differing)
 
 
@@ -35,14 +35,14 @@ class Differing(Generic[T]):
         self._sessions = 0
 
     def add(self, given: Mapping[str, T]) -> None:
-        """Count the arguments of one session more."""
+        """Add the arguments of one session."""
         self._sessions += 1
         for name, value in given.items():
             self._counts.setdefault(name, Counter())[value] += 1
 
     @property
     def shared(self) -> Shared[T]:
-        """What was counted so far; names are in the order in which they were met where they tell equally many apart."""
+        """The result so far; equally distinguishing names are in the order of their first occurrence."""
         same = {
             name: next(iter(values))
             for name, values in self._counts.items()
@@ -52,8 +52,8 @@ class Differing(Generic[T]):
         return Shared(same, tuple(sorted(others, key=self._alike)))
 
     def _alike(self, name: str) -> float:
-        """How alike sessions are in an argument: the lower, the higher the entropy of its values; none is a value, too."""
+        """Return how alike sessions are in an argument: the higher the entropy of its values, the lower; a missing one is a value, too."""
         values = self._counts[name]
         counts = [*values.values(), self._sessions - values.total()]
-        # Rounded, so that equal ones stay in their order whatever the sum is taken in.
+        # Rounded, so that the order of equal ones does not depend on the order of summation.
         return round(math.fsum(count * math.log(count) for count in counts if count), 9)

@@ -11,14 +11,14 @@ if TYPE_CHECKING:
     from nsml.v1.sessions_pb2 import MetricPoint
 
 MOST_ELEMENTS = 32
-"""Of a list that is drawn: more lines than that nobody tells apart."""
+"""Most drawn elements of a list: more lines are indistinguishable."""
 
 _FAMILIES = ("@vector", "@stack")
 _SPECIAL = {"NaN": float("nan"), "Infinity": float("inf"), "-Infinity": float("-inf")}
 
 
 class Element(NamedTuple):
-    """One number of a point: `metric` names its chart, `name` it within that, "" where it is alone."""
+    """One number of a point: `metric` is its chart, `name` its line there, "" if it is the only one."""
 
     metric: str
     name: str
@@ -26,7 +26,7 @@ class Element(NamedTuple):
 
 
 def element_in(name: str) -> tuple[str, str]:
-    """The chart of a metric that holds numbers alone, and its name within that; "" where it is alone."""
+    """Split the name of a scalar metric into its chart and its name there; "" if it is the only one."""
     if "@" in name:
         for family in _FAMILIES:
             metric, found, element = name.partition(family + ":")
@@ -36,15 +36,15 @@ def element_in(name: str) -> tuple[str, str]:
 
 
 def may_be_list(name: str) -> bool:
-    """Whether a metric of this name is drawn where lists of numbers were reported."""
+    """Return whether reported lists of a metric with this name are drawn."""
     return name.endswith(_FAMILIES)
 
 
 def elements_of(point: MetricPoint) -> Iterator[Element]:
-    """The numbers of a point: itself, or those of a list; none of what is no number.
+    """Yield the numbers of a point: itself, or those of a list; none if it is not numeric.
 
-    `NAME@vector:a` and `NAME@stack:a`, as NSML had them, are elements, too; so is each number of a
-    list that was reported as `NAME@vector`, by its place from 0.
+    NSML's `NAME@vector:a` and `NAME@stack:a` are elements, too; so is each number of a
+    list reported as `NAME@vector`, by its index from 0.
     """
     if point.HasField("number"):
         yield Element(*element_in(point.name), point.number)
@@ -53,7 +53,7 @@ def elements_of(point: MetricPoint) -> Iterator[Element]:
 
 
 def reported(point: MetricPoint) -> Any:
-    """What was reported; of what is no number, and no JSON that can be read, the text."""
+    """Return the reported value; the text if it is neither a number nor readable JSON."""
     if point.HasField("number"):
         return point.number
     try:

@@ -1,4 +1,4 @@
-"""Words of the contract's enumerations, those of a newer control plane included."""
+"""Words of the contract's enumerations, also for values of a newer control plane."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from typing import Any
 
 
 def enum_name(enum: Any, number: int, prefix: str) -> str:
-    """`RUNNING` of SESSION_STATE_RUNNING; the number itself where this version has no name."""
+    """Return `RUNNING` for SESSION_STATE_RUNNING; the number itself if this version has no name."""
     try:
         return str(enum.Name(number)).removeprefix(prefix)
     except ValueError:
@@ -14,5 +14,5 @@ def enum_name(enum: Any, number: int, prefix: str) -> str:
 
 
 def enum_word(enum: Any, number: int, prefix: str) -> str:
-    """The same in lower case."""
+    """Return the same in lower case."""
     return enum_name(enum, number, prefix).lower()

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from nsml.v1.resources_pb2 import EnvironmentBuild, NodeEnvironment
 
 KEY_SHOWN = 12
-"""Digits of a key that people see, and may name it by."""
+"""Digits of a key shown to people; they also identify it in commands."""
 
 
 class LockLine(NamedTuple):
@@ -26,7 +26,7 @@ class LockLine(NamedTuple):
 
 
 def locked_lines(content: str) -> list[LockLine]:
-    """The packages of a lock, in its order. Raises LockRefused."""
+    """Parse the packages of a lock, in order. Raises LockRefused."""
     packages = read_lock(content)
     lines = content.split("\n")[:-1]
     if is_of_conda(content):
@@ -35,7 +35,7 @@ def locked_lines(content: str) -> list[LockLine]:
 
 
 def lock_record(line: LockLine) -> dict[str, Any]:
-    """A package for programs."""
+    """Return a package in raw values."""
     name, version, url, channel = line.package
     hashes = [word.removeprefix("--hash=") for word in line.text.split() if "--hash=" in word]
     if channel:
@@ -60,7 +60,7 @@ class OnNode:
 
     @property
     def key(self) -> str:
-        """As people name it: the beginning, with the number of its build."""
+        """The short key for people, with the number of its build."""
         key, dot, number = self.environment.key.partition(".")
         return f"{key[:KEY_SHOWN]}{dot}{number}"
 
@@ -99,7 +99,7 @@ COLUMNS: tuple[Column[OnNode], ...] = (
 
 
 def record(one: OnNode) -> dict[str, Any]:
-    """Everything of it in raw values."""
+    """Return all its fields in raw values."""
     found = one.environment
     return {
         "key": found.key,
@@ -117,7 +117,7 @@ def record(one: OnNode) -> dict[str, Any]:
 
 
 class Removal(NamedTuple):
-    """What came of a removal on a node; `why` it stays, "" where it is gone."""
+    """The result of a removal on a node; `why` it was kept, "" if it was removed."""
 
     node: str = ""
     key: str = ""
@@ -132,13 +132,13 @@ REMOVAL_COLUMNS: tuple[Column[Removal], ...] = (
 
 
 def removal_record(one: Removal) -> dict[str, Any]:
-    """The same in raw values."""
+    """Return the same in raw values."""
     return {"node": one.node, "key": one.key, "removed": not one.why, "why": one.why or None}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BuildOnNode:
-    """What came of a build on a node; `build` is None where the node could not be asked, and `why` says so."""
+    """The result of a build on a node; `build` is None if the node was unreachable, with the reason in `why`."""
 
     node: str
     build: EnvironmentBuild | None = None
@@ -146,14 +146,14 @@ class BuildOnNode:
 
     @property
     def is_done(self) -> bool:
-        """Whether the environment is there."""
+        """Whether the environment exists."""
         from nsml.v1.resources_pb2 import ENVIRONMENT_BUILD_STATE_DONE
 
         return self.build is not None and self.build.state == ENVIRONMENT_BUILD_STATE_DONE
 
     @property
     def key(self) -> str:
-        """As people name the environment or, where the node has containers, the image; "" where there is none."""
+        """Short key of the environment or, on nodes with containers, of the image; "" if there is none."""
         if self.build is None or not self.build.key:
             return ""
         key, dot, number = self.build.key.removeprefix("sha256:").partition(".")
@@ -161,12 +161,12 @@ class BuildOnNode:
 
     @property
     def lock(self) -> str:
-        """Its packages; "" where it has no lock."""
+        """Its packages; "" without a lock."""
         return self.build.lock if self.build is not None else ""
 
     @property
     def package_count(self) -> int | None:
-        """How many packages its lock has; None where it has no lock that can be read."""
+        """The number of packages in its lock; None without a readable lock."""
         try:
             return count_packages(self.lock) if self.lock else None
         except LockRefused:
@@ -174,21 +174,21 @@ class BuildOnNode:
 
     @property
     def outcome(self) -> str:
-        """`built`, `there` (before it was asked for) or `failed`."""
+        """`built`, `there` (it existed before) or `failed`."""
         if not self.is_done or self.build is None:
             return "failed"
         return "there" if self.build.was_there else "built"
 
     @property
     def reason(self) -> str:
-        """Why it failed; "" where it did not."""
+        """Why it failed; "" if it did not."""
         if self.is_done:
             return ""
         return self.why or (self.build.words if self.build is not None else "")
 
 
 def build_word(one: BuildOnNode) -> str:
-    """The end of a build, for people."""
+    """Describe the result of a build, for people."""
     if not one.is_done:
         return f"failed: {one.reason}"
     verb = "was there" if one.outcome == "there" else "is built"
@@ -209,7 +209,7 @@ BUILD_COLUMNS: tuple[Column[BuildOnNode], ...] = (
 
 
 def build_record(one: BuildOnNode) -> dict[str, Any]:
-    """The same in raw values."""
+    """Return the same in raw values."""
     return {
         "node": one.node,
         "outcome": one.outcome,

@@ -1,4 +1,4 @@
-"""Code that a running program evaluates (`nsml exec`): how far it is, and what came of it."""
+"""Progress and results of code evaluated by a running program (`nsml exec`)."""
 
 from __future__ import annotations
 
@@ -15,19 +15,19 @@ if TYPE_CHECKING:
 
 
 class AnswerKind(StrEnum):
-    """What a line of an answer is."""
+    """The kind of a line of a result."""
 
     OUTPUT = "output"
-    """What the code printed."""
+    """Output of the code."""
     VALUE = "value"
     NOTE = "note"
-    """Said by nsml: that something is left out, or that it was interrupted."""
+    """A remark of nsml: output is truncated, or the code was interrupted."""
     ERROR = "error"
     """The traceback, or why it does not end."""
 
 
 def progress_text(response: EvaluateResponse) -> str:
-    """What is waited for, once the node has said how far it is."""
+    """Describe what is being waited for, once the node reports progress."""
     match response.WhichOneof("kind"):
         case "behind":
             return f"waiting for what {visible(response.behind)} has evaluated there"
@@ -38,7 +38,7 @@ def progress_text(response: EvaluateResponse) -> str:
 
 
 def answer_lines(found: Evaluated, limit_s: float) -> Iterator[tuple[AnswerKind, str]]:
-    """The lines of an answer in the order in which they are read; nothing in them acts on a terminal."""
+    """Yield the lines of a result in reading order, safe for a terminal."""
     yield from ((AnswerKind.OUTPUT, line) for line in _lines(found.output))
     if found.HasField("value"):
         yield from ((AnswerKind.VALUE, line) for line in _lines(found.value))

@@ -1,6 +1,6 @@
-"""What happened on the platform, as its records tell: sessions, nodes and control planes, with their moments. Pure.
+"""Events on the platform, from its records: sessions, nodes and control planes, with their times. Pure.
 
-Nothing is kept for it: what records say is put in order. What left no moment in them is in none.
+Nothing is stored for them: only events with a time in a record appear.
 """
 
 from __future__ import annotations
@@ -33,11 +33,11 @@ if TYPE_CHECKING:
     from nsml.v1.sessions_pb2 import Session
 
 MOST: Final = 2_000
-"""The newest, which are shown."""
+"""Most shown events, the newest."""
 
 
 class PlatformEvent(NamedTuple):
-    """One thing that happened. `session_id`: "" where it is of none."""
+    """An event. `session_id`: "" if it belongs to no session."""
 
     at: float
     what: str
@@ -57,7 +57,7 @@ COLUMNS: tuple[Column[PlatformEvent], ...] = (
 
 
 def of_session(one: Session) -> Iterator[PlatformEvent]:
-    """What its record tells, in no order."""
+    """Yield the events in its record, in no order."""
 
     def at(seconds: float, what: str, words: str = "") -> PlatformEvent:
         return PlatformEvent(seconds, what, one.name, words, one.id, one.owner)
@@ -71,7 +71,7 @@ def of_session(one: Session) -> Iterator[PlatformEvent]:
         f"{gpus} {'GPU' if gpus == '1' else 'GPUs'}{on}{memo}",
     )
     for each in one.attempts:
-        # When the programs of later attempts start is in no record, nor is anything of the one that runs.
+        # No record has the start of later attempts' programs, nor anything of the running attempt.
         if each.number > 1 and each.HasField("placed_at"):
             nodes = ", ".join(each.nodes)
             yield at(seconds_of(each.placed_at), "placed", f"attempt {each.number}: {nodes}")
@@ -99,7 +99,7 @@ def of_session(one: Session) -> Iterator[PlatformEvent]:
 
 
 def of_node(node: Node) -> Iterator[PlatformEvent]:
-    """The same of a machine: what administrators and the platform did to it, and since when it is silent."""
+    """Yield the events of a node: actions of administrators and the platform, and since when it is silent."""
     for word, moment, by, why in (
         ("drained", node.drain.asked_at, node.drain.asked_by, node.drain.reason),
         ("fenced", node.fence.asked_at, node.fence.asked_by, node.fence.reason),
@@ -114,7 +114,7 @@ def of_node(node: Node) -> Iterator[PlatformEvent]:
 
 
 def of_cluster(cluster: GetClusterResponse) -> Iterator[PlatformEvent]:
-    """The same of the control planes, and of what is wrong now."""
+    """Yield the events of the control planes, and current conditions."""
     for member in cluster.members:
         if member.HasField("started_at"):
             words = f"leads term {cluster.term}" if member.is_leader else "stands by"
@@ -128,5 +128,5 @@ def of_cluster(cluster: GetClusterResponse) -> Iterator[PlatformEvent]:
 
 
 def newest(some: Iterable[PlatformEvent], most: int = MOST) -> list[PlatformEvent]:
-    """The last of them, newest first."""
+    """Return the newest events, newest first."""
     return heapq.nlargest(most, some, key=attrgetter("at", "subject", "what"))

@@ -1,8 +1,8 @@
-"""Series to a picture: charts as plain shapes, which `svg` writes and any canvas can draw.
+"""Charts of series as plain shapes, which `svg` writes and any canvas can draw.
 
 Everything is in pixels from the upper left corner. A line has at most four points a pixel column
-(first, least, greatest, last), so that a picture is small and no spike is lost. Lines differ in
-colour (Okabe and Ito's, which the colour-blind can tell apart) and in their dashes.
+(first, min, max, last), so that a picture is small and no spike is lost. Lines differ in
+colour (Okabe and Ito's, distinguishable for the colour-blind) and in their dashes.
 """
 
 from __future__ import annotations
@@ -27,20 +27,20 @@ _Place: TypeAlias = "Callable[[float], float]"
 COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#5b5b5b")
 DASHES: tuple[tuple[float, ...], ...] = ((), (7.0, 3.0), (2.0, 2.5), (9.0, 3.0, 2.0, 3.0))
 MOST_CHARTS = 48
-"""In one picture: more metrics are told of, not drawn."""
+"""In one picture: further metrics are counted, not drawn."""
 _MOST_LEGEND = 40
 _INK, _MUTED, _GRID, _BAD = "#1a1a1a", "#5f6368", "#e3e5e8", "#b00020"
 _MARGIN, _GAP = 16.0, 14.0
 _CHART = (456.0, 250.0)
 _LEFT, _RIGHT, _TOP, _BOTTOM = 54.0, 12.0, 30.0, 36.0
 COLUMNS = 2 * int(_CHART[0] - _LEFT - _RIGHT)
-"""Of a series that are worth having for a picture: two for each pixel."""
+"""Useful columns of a series for a picture: two for each pixel."""
 _ROW, _HEADING = 18.0, 30.0
 _SMALL, _PLAIN, _LARGE = 10.0, 12.0, 15.0
 _LETTER = 0.58
-"""Width of a letter, of its height, on average."""
+"""Average width of a letter, relative to its height."""
 STD = "@std"
-"""The end of the name of a deviation."""
+"""Suffix of the name of a standard deviation."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -65,7 +65,7 @@ class Area:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Label:
-    """A line of text; `anchor` says which part of its baseline is at the place: start, middle, end."""
+    """A line of text; `anchor`: the part of its baseline at (x, y): start, middle, end."""
 
     x: float
     y: float
@@ -102,12 +102,12 @@ class Figure:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Look:
-    """How series are drawn."""
+    """Options for drawing series."""
 
     axis: Axis = Axis.STEP
     smoothing: float = 0.0
     is_log: bool = False
-    """Vertical axes are logarithmic; what is not above 0 is left out, and counted."""
+    """Vertical axes are logarithmic; values not above 0 are left out, and counted."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -124,10 +124,10 @@ def figure(
     high: float = math.inf,
     left_out: int = 0,
 ) -> Figure:
-    """Charts of all metrics, two beside each other, under headings of what is before their `/`.
+    """Return charts of all metrics, two per row, under headings of their prefix before `/`.
 
-    Only what is from `low` to `high` on the horizontal axis is drawn; an average knows all before it.
-    `left_out` metrics are told of that are not among those given.
+    Only values from `low` to `high` on the horizontal axis are drawn; an average includes all earlier ones.
+    `left_out`: number of metrics missing in `groups`, to be mentioned.
     """
     bands = {name: lines for name, lines in groups.items() if _mean_of(name, groups)}
     drawn = {name: lines for name, lines in groups.items() if name not in bands}
@@ -159,16 +159,16 @@ def figure(
 
 
 def _mean_of(name: str, groups: Mapping[str, Sequence[Series]]) -> bool:
-    """Whether it is the deviation of another metric that is there as well."""
+    """Return whether it is the deviation of another metric in `groups`."""
     return name.endswith(STD) and name.removesuffix(STD) in groups
 
 
 def _pens(labels: Sequence[str]) -> dict[str, _Pen]:
-    """One look for a label in all charts."""
+    """Assign each label one colour and dash pattern in all charts."""
     return {
         label: _Pen(
             colour=COLOURS[number % len(COLOURS)],
-            # Two further with each round of the colours, so that every pair comes before any comes again.
+            # Shifted by two after each round of the colours, so that all pairs are used before one repeats.
             dashes=DASHES[(number + 2 * (number // len(COLOURS))) % len(DASHES)],
         )
         for number, label in enumerate(dict.fromkeys(labels))
@@ -216,7 +216,7 @@ def _heading(text: str, y: float, whole: float) -> Tile:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Frame:
-    """Where values lie in a chart; of a logarithmic axis `y_range` is of logarithms."""
+    """Coordinates of a chart; `y_range` of a logarithmic axis is in logarithms."""
 
     x_range: tuple[float, float]
     y_range: tuple[float, float]
@@ -232,13 +232,13 @@ class _Frame:
 
 
 def _share(value: float, low: float, high: float) -> float:
-    """From 0 to 1. Halved first: the difference of two finite numbers may be infinite."""
+    """Return the relative position, 0 to 1. Halved first: the difference of two finite numbers may be infinite."""
     span = high / 2 - low / 2
     return min(max((value / 2 - low / 2) / span if span else 0.5, 0.0), 1.0)
 
 
 def _cut(line: Series, look: Look, low: float, high: float) -> tuple[Series, Series]:
-    """What is to be seen of a line, as reported and as an average."""
+    """Return the visible part of a line, as reported and averaged."""
     return within(line, low, high), within(smooth(line, look.smoothing), low, high)
 
 
@@ -272,7 +272,7 @@ def _chart(
         colour=_BAD if bad or dropped else _MUTED,
     )
     spread = {line.label: line for line in std if line.x} if not look.is_log else {}
-    # The average of a part of the axis knows what was before, and may lie beyond what is in it.
+    # The average of a part includes earlier values, and may exceed the part's range.
     y_values = finite_range([line for pair in shown for line in pair])
     if not shown or y_values is None:
         nothing = Label(
@@ -284,7 +284,7 @@ def _chart(
     for raw, smoothed in shown:
         if raw.label in spread:
             shapes += _band(smoothed, spread[raw.label], pens[raw.label], frame)
-    # Later lines are dashed: over the first one both are to be seen where they are the same.
+    # Later lines are dashed: where lines coincide, both are visible.
     for raw, smoothed in shown:
         pen = pens[raw.label]
         if look.smoothing:
@@ -295,7 +295,7 @@ def _chart(
 
 
 def _title(name: str) -> str:
-    """The name or, where there is no room for it, what it is called under the heading of its group."""
+    """Return the name or, if it is too long, its part below the group's heading."""
     room = int((_CHART[0] - _LEFT - 150) / (_PLAIN * _LETTER))
     return name if width(name) <= room else fit_middle(name.rpartition("/")[2], room)
 
@@ -335,7 +335,7 @@ def _frame(
 
 
 def _opened(low: float, high: float) -> tuple[float, float]:
-    """A range with some room around it, so that no line lies on its edge."""
+    """Return a range with a margin, so that no line is on its edge."""
     room = (abs(low) / 10 or 1.0) if is_flat(low, high) else (high / 2 - low / 2) * 0.1
     return max(low - room, -1.7e308), min(high + room, 1.7e308)
 
@@ -376,7 +376,7 @@ def _axes(frame: _Frame, x_ticks: Ticks, y_ticks: Ticks, axis: Axis) -> list[Sha
 def _strokes(
     line: Series, pen: _Pen, frame: _Frame, *, width: float, opacity: float
 ) -> list[Shape]:
-    """The line in pieces between values that are no numbers; a piece of one point is a dot."""
+    """Return the line in pieces between non-finite values; a piece of one point is a dot."""
     return [
         Stroke(
             points=points if len(points) > 1 else _dot(*points[0]),
@@ -394,7 +394,7 @@ def _dot(x: float, y: float) -> Points:
 
 
 def thinned(line: Series, place_x: _Place, place_y: _Place) -> list[Points]:
-    """The finite points of a line in its pieces, placed; of each pixel column four at most."""
+    """Return the finite points of a line in its pieces, in pixels; at most four per pixel column."""
     pieces: list[Points] = []
     columns: list[list[tuple[float, float]]] = []
     for x, y in zip(line.x, line.y, strict=True):
@@ -414,7 +414,7 @@ def thinned(line: Series, place_x: _Place, place_y: _Place) -> list[Points]:
 
 
 def _add(column: list[tuple[float, float]], point: tuple[float, float]) -> None:
-    """Keep the first, the extremes and the last of a column, in their order."""
+    """Keep the first, min, max and last point of a column, in order."""
     column.append(point)
     if len(column) <= 4:
         return
@@ -425,7 +425,7 @@ def _add(column: list[tuple[float, float]], point: tuple[float, float]) -> None:
 
 
 def _band(line: Series, std: Series, pen: _Pen, frame: _Frame) -> list[Shape]:
-    """The area of a deviation around a line."""
+    """Return the area of a deviation around a line."""
     points = [(x, y, _at(std, x)) for x, y in zip(line.x, line.y, strict=True)]
     finite = [(x, y, abs(d)) for x, y, d in points if math.isfinite(y) and math.isfinite(d)]
     if len(finite) < 2:
@@ -438,7 +438,7 @@ def _band(line: Series, std: Series, pen: _Pen, frame: _Frame) -> list[Shape]:
 
 
 def _at(line: Series, x: float) -> float:
-    """A line's value at a place, straight between its points; of columns their means."""
+    """Return a line's value at a position, interpolated; for columns by their means."""
     values = line.means or line.y
     right = bisect_left(line.x, x)
     if right == len(line.x):
@@ -451,7 +451,7 @@ def _at(line: Series, x: float) -> float:
 
 
 def _bad_marks(line: Series, frame: _Frame) -> list[Shape]:
-    """A red tick on the axis for each pixel that holds a value which is no finite number."""
+    """Return a red tick on the axis for each pixel with a non-finite value."""
     bottom = _CHART[1] - _BOTTOM
     places = {
         round(frame.x(x)) for x, y in zip(line.x, line.y, strict=True) if not math.isfinite(y)
@@ -463,7 +463,7 @@ def _bad_marks(line: Series, frame: _Frame) -> list[Shape]:
 
 
 def described(groups: Mapping[str, Sequence[Series]]) -> list[str]:
-    """A line for each series, for those who do not see the picture."""
+    """Return a text line for each series, for people who cannot see the picture."""
     lines = []
     for name, drawn in list(groups.items())[:MOST_CHARTS]:
         for line in drawn[:_MOST_LEGEND]:

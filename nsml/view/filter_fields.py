@@ -1,4 +1,4 @@
-"""Sessions as filters look at them: one, and many side by side. Pure."""
+"""Fields of sessions for filters: of one session, and of many in columns. Pure."""
 
 from __future__ import annotations
 
@@ -32,27 +32,27 @@ if TYPE_CHECKING:
     from nsml.v1.sessions_pb2 import Session
 
 MOST_COLUMNS: Final = 32
-"""Things that filters look at of which it is kept what they are in all sessions; what nobody asked for longest goes."""
+"""Most cached columns; the least recently used one is dropped."""
 _FILLED_FROM: Final = 100
-"""Sessions by whose arguments and summaries it is guessed which numbers will be asked for."""
+"""Number of sessions whose arguments and summaries predict the numbers to cache."""
 
 
 class Filtered:
-    """A session as filters look at it, which is made out once."""
+    """A session's fields for filters, each computed once."""
 
     def __init__(self, session: Session) -> None:
         self.session = session
 
     @cached_property
     def text(self) -> str:
-        """What words are looked for in."""
+        """The text searched for words."""
         one = self.session
         state = word_of(one).word
         parts = (one.name, one.memo, " ".join(command_words(one)), summary_words(one), state)
         return normalize("NFC", "\n".join(parts)).casefold()
 
     def number(self, key: str) -> float | None:
-        """What a comparison compares, but for the age; None where the session has no such number."""
+        """Return the number to compare, except the age; None if the session has none."""
         session = self.session
         if key in {"gpu", "gpus"}:
             spec = session.spec
@@ -71,12 +71,12 @@ class Filtered:
         return {name.lstrip("-"): value for name, value in words.items()}
 
     def values(self, key: str) -> tuple[str, ...]:
-        """What `key:value` is matched with."""
+        """Return the values matched by `key:value`."""
         return tuple(_VALUES[key](self.session))
 
 
 class _Column:
-    """What one thing is in all sessions, as far as it was asked for; `stale` are the places of those that changed."""
+    """One field of all sessions, as far as computed; `stale`: indices of changed ones."""
 
     __slots__ = ("of", "stale", "values")
 
@@ -86,7 +86,7 @@ class _Column:
         self.stale: set[int] = set()
 
     def fill(self, ones: Sequence[Filtered], end: int) -> Sequence[Any]:
-        """Make out what it is in all up to one, and in those that changed."""
+        """Compute the values up to `end`, and of changed sessions."""
         of, values = self.of, self.values
         for place in self.stale:
             if place < len(values):
@@ -97,9 +97,9 @@ class _Column:
 
 
 class Sheet:
-    """Many sessions side by side: a column for each thing that filters look at, kept from one filter to the next.
+    """Many sessions in columns: one for each filtered field, cached between filters.
 
-    Looking into each of many thousands takes longer than all that is done with what is found there.
+    Reading fields of many thousands of sessions takes longer than filtering them.
     """
 
     def __init__(self, ones: Iterable[Filtered]) -> None:
@@ -110,27 +110,27 @@ class Sheet:
         return len(self._ones)
 
     def put(self, place: int, one: Filtered) -> None:
-        """The session of a place is another one now."""
+        """Replace the session at an index."""
         self._ones[place] = one
         for column in self._columns.values():
             column.stale.add(place)
 
     def texts(self) -> Sequence[str]:
-        """Of each what words are looked for in."""
+        """Return the searched text of each."""
         return self._whole("text", "", _text)
 
     def values(self, key: str) -> Sequence[tuple[str, ...]]:
-        """Of each what `key:value` is matched with."""
+        """Return the values of each matched by `key:value`."""
         return self._whole("values", key, _values_of(key))
 
     def numbers(self, key: str, now: float) -> Sequence[float | None]:
-        """Of each what a comparison compares, at a moment (Unix seconds); None where it has no such number."""
+        """Return the numbers of each to compare, at a time (Unix seconds); None if it has none."""
         if key == "age":
             return [now - at for at in self._whole("age", "", _created)]
         return self._whole("number", key, _number_of(key))
 
     def filling(self, at_once: int) -> Iterator[None]:
-        """Make out what is asked for most, so many sessions a step, before anybody waits for it."""
+        """Compute the most used columns in advance, `at_once` sessions per step."""
         first = self._ones[:_FILLED_FROM]
         keys = {key: None for one in first for key in (*one.session.summary.fields, *one.arguments)}
         columns = [
@@ -177,7 +177,7 @@ def _number_of(key: str) -> _Of:
 
 
 def number_in(text: str | bool) -> float | None:
-    """The number that a text is; None where it is none."""
+    """Parse a number; None if it is none."""
     try:
         return float(text)
     except ValueError:
@@ -185,7 +185,7 @@ def number_in(text: str | bool) -> float | None:
 
 
 def _names(session: Session) -> Iterable[str]:
-    """Its full name and the short forms that people type: kim/mnist/3, mnist/3, 3."""
+    """Return its full name and the usual short forms: kim/mnist/3, mnist/3, 3."""
     _, _, short = session.name.partition("/")
     return session.name, short, short.rpartition("/")[2]
 
@@ -206,7 +206,7 @@ STATE_SYNONYMS: Final[Mapping[str, str]] = {
     **dict.fromkeys(("active", "live", "r"), "running"),
     **dict.fromkeys(("building", "pulling", "starting"), "preparing"),
 }
-"""What other programs call states: suggested, and not taken."""
+"""State names of other programs: suggested, but not accepted."""
 
 
 def _states(session: Session) -> Iterable[str]:
@@ -215,7 +215,7 @@ def _states(session: Session) -> Iterable[str]:
 
 @lru_cache(maxsize=64)
 def state_words(state: int) -> tuple[str, ...]:
-    """How a state may be called: its word, its code, its name in the contract, and NSML's code."""
+    """Return the accepted names of a state: its word, its code, its name in the contract, and NSML's code."""
     words = [STATE_WORDS.get(state, STATE_WORDS[0])]
     words += [REQUEUING] if state == SessionState.Value("SESSION_STATE_STOPPING") else []
     names = (name for word in words for name in (word.word, word.code))
@@ -224,13 +224,13 @@ def state_words(state: int) -> tuple[str, ...]:
 
 
 def _held_causes(session: Session) -> Iterable[str]:
-    """The cause as JSON has it, and as lists do."""
+    """Return the cause as in JSON, and as in lists."""
     held = words_of_hold(session)
     return () if held is None else (held_cause_name(session), held.short)
 
 
 def _origins(session: Session) -> Iterable[str]:
-    """The session that it came from: `kim/mnist/3`, `mnist/3`, its id; and how: `rerun`, `rerun of kim/mnist/3`."""
+    """Return the session it came from: `kim/mnist/3`, `mnist/3`, its id; and how: `rerun`, `rerun of kim/mnist/3`."""
     if session.HasField("imported"):
         text = origin_text(session)
         return (session.imported.name, session.imported.platform, text, text.partition(" ")[0])
@@ -242,7 +242,7 @@ def _origins(session: Session) -> Iterable[str]:
 
 
 def _datasets(session: Session) -> Iterable[str]:
-    """Each as NAME and as OWNER/NAME."""
+    """Yield each as NAME and as OWNER/NAME."""
     for full in names_in(session):
         yield full
         yield full.rpartition("/")[2]
@@ -262,4 +262,4 @@ _VALUES: Final[Mapping[str, Callable[[Session], Iterable[str]]]] = {
     "id": lambda one: (one.id,),
 }
 KEYS: Final = tuple(_VALUES)
-"""What `key:value` knows."""
+"""Keys of `key:value`."""

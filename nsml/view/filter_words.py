@@ -1,4 +1,4 @@
-"""Words that are looked for in the lines of a list: `mnist "second try" !broken`. Pure."""
+"""Search words for lines of a list: `mnist "second try" !broken`. Pure."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ _TERM: Final = re.compile(r"""(!?)(?:"([^"]*)"?|(\S+))""")
 
 
 class Words:
-    """All of them must be in what is looked at, letter case aside; one behind `!` must not.
+    """All words must be in the text, ignoring case; a word after `!` must not.
 
-    Quotes keep spaces together. Whatever is typed says something: while it is, half of it is there.
+    Quotes keep spaces together. Every input is valid: during typing it is incomplete.
     """
 
     def __init__(self, text: str) -> None:
@@ -22,7 +22,7 @@ class Words:
         self._terms = [(is_negated, word) for is_negated, word in found if word.strip("!")]
 
     def take(self, *texts: str) -> bool:
-        """Whether they are in any of these texts, or in none of them."""
+        """Return whether the texts together match."""
         if not self._terms:
             return True
         text = "\n".join(texts).casefold()

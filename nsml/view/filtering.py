@@ -1,9 +1,9 @@
-"""The filter language: which sessions are meant by `state:run lr>=1e-3 !baseline | user:kim`. Pure.
+"""The filter language for sessions: `state:run lr>=1e-3 !baseline | user:kim`. Pure.
 
-Words are looked for in name, memo, arguments, summary and the word of the state, letter case aside. `key:value` asks for one of
-several values, in which `*` and `?` stand for text, and a glob with a `/` is one of names; `key<number` compares an argument, a number of the summary,
-`gpus` or `age`. What stands beside one another must all hold, `|` parts alternatives, and `!` or `-` before a
-term turns it round. Quotes keep spaces together. `user:@me` is whoever asks.
+Words are searched in name, memo, arguments, summary and the word of the state, ignoring case. `key:value` matches one of
+several values, with `*` and `?` as wildcards; a glob with a `/` matches names; `key<number` compares an argument, a summary's number,
+`gpus` or `age`. Terms are joined by and, `|` separates alternatives, and `!` or `-` negates a
+term. Quotes keep spaces together. `user:@me` is the current user.
 """
 
 from __future__ import annotations
@@ -31,15 +31,15 @@ if TYPE_CHECKING:
 
 ME: Final = "@me"
 LONGEST: Final = 1_000
-"""Characters of a filter."""
+"""Most characters of a filter."""
 _MOST_REMEMBERED: Final = 1_000
-"""Values of which is remembered whether a term means them: thousands of sessions share a few."""
+"""Cached match results per term: thousands of sessions share a few values."""
 _TERM: Final = re.compile(r"""(?:[^\s"'|]|"[^"]*"|'[^']*')+""")
 _COMPARED: Final = re.compile(r"([^<>=!:]+)(<=|>=|<|>|==|=)(.+)")
 _BEGUN: Final = re.compile(r"([^<>=!:]+)(<=|>=|<|>|==|=)")
-"""A comparison with nothing."""
+"""A comparison without a value."""
 _NAME_GLOB: Final = re.compile(r"(?=.*[*?\[])[^\s\"']*/[^\s\"']*")
-"""A glob of session names, as commands take it: `mnist/[3-9]`."""
+"""A glob of session names, as in commands: `mnist/[3-9]`."""
 _KEYED: Final = re.compile(r"([a-z_]+):(.*)", re.IGNORECASE)
 _OPERATORS: Final[Mapping[str, Callable[[float, float], bool]]] = {
     "<": operator.lt,
@@ -59,21 +59,21 @@ _ALIASES: Final[Mapping[str, str]] = {
     "gpus": "gpu",
     "gpu_model": "model",
 }
-"""What other tools and our own columns call a key."""
+"""Names of keys in other tools and our own columns."""
 _INSTEAD: Final[Mapping[str, str]] = {"created": "age<2h", "started": "age<2h", "ended": "age<2h"}
-"""What to type in place of keys that there are not."""
+"""Suggestions for missing keys."""
 _Narrow: TypeAlias = "Callable[[Sheet, Sequence[int], float], list[int]]"
-"""Of some places of a sheet those that are meant, at a moment."""
+"""Select the matching ones of some indices of a sheet, at a time."""
 
 
 class FilterError(ValueError):
-    """A filter that says nothing.
+    """An invalid filter.
 
     Attributes:
-        place: where in the text, from 0 on.
-        begins: where that term begins.
-        ends: where it ends.
-        advice: terms that may be meant.
+        place: position of the error in the text, from 0 on.
+        begins: start of its term.
+        ends: end of its term.
+        advice: suggested terms.
     """
 
     def __init__(self, message: str, place: int, *, advice: Sequence[str] = ()) -> None:
@@ -94,22 +94,22 @@ class _Term(NamedTuple):
     narrow: _Narrow
     is_negated: bool
     key: str = ""
-    """What it asks for values of; "" where it does not."""
+    """The key whose values it matches; "" for other terms."""
     values: Sequence[str] = ()
-    """Of which one must fit."""
+    """One of these must match."""
     compared: str = ""
-    """The name of the number it compares; "" where it does not."""
+    """The name of the compared number; "" for other terms."""
 
 
 class Filter:
-    """A filter that was understood.
+    """A parsed filter.
 
     Args:
-        text: as people write it; "" takes everything.
-        me: who asks; "": that is not known.
+        text: the filter; "" matches everything.
+        me: the current user; "": unknown.
 
     Raises:
-        FilterError: it says nothing.
+        FilterError: it is invalid.
     """
 
     def __init__(self, text: str, *, me: str = "") -> None:
@@ -117,26 +117,26 @@ class Filter:
         if len(text) > LONGEST:
             raise FilterError(f"longer than {LONGEST} characters", LONGEST)
         alternatives = [_terms(part, at, me) for part, at in _parts(text)]
-        # One that is not typed yet takes nothing, rather than everything.
+        # An empty alternative, still being typed, matches nothing rather than everything.
         self._alternatives = list(filter(None, alternatives)) or [[]]
 
     def required(self, key: str) -> Sequence[str]:
-        """Values with `*` and `?` of which one fits whatever is taken; none: nothing like that is known."""
+        """Return globs; each matching session has one of them; empty: unknown."""
         if len(self._alternatives) > 1:
             return ()
         return next((one.values for one in self._asking(key)), ())
 
     def named(self, key: str) -> Sequence[str]:
-        """All values that are asked for."""
+        """Return all requested values."""
         return [value for one in self._asking(key) for value in one.values]
 
     def compared(self) -> Sequence[str]:
-        """The names of all numbers that are compared."""
+        """Return the names of all compared numbers."""
         return [term.compared for terms in self._alternatives for term in terms if term.compared]
 
     @property
     def asked(self) -> Sequence[str]:
-        """All keys and names of numbers that it asks for."""
+        """All its keys and names of numbers."""
         found = (term.key or term.compared for terms in self._alternatives for term in terms)
         return list(dict.fromkeys(filter(None, found)))
 
@@ -145,18 +145,18 @@ class Filter:
         return (term for term in terms if term.key == key and not term.is_negated)
 
     def takes(self, one: Filtered, now: float) -> bool:
-        """Whether a session is meant, at a moment (Unix seconds)."""
+        """Return whether a session matches, at a time (Unix seconds)."""
         return bool(self.among(Sheet([one]), now))
 
     def among(self, sheet: Sheet, now: float, places: Sequence[int] | None = None) -> Sequence[int]:
-        """The places of those that are meant, of some or of all: of many thousands at each key."""
+        """Return the indices of matching sessions, among some or all: of many thousands at each keystroke."""
         some = range(len(sheet)) if places is None else places
         parts = [_narrowed(terms, sheet, some, now) for terms in self._alternatives]
         return parts[0] if len(parts) == 1 else sorted({place for part in parts for place in part})
 
 
 def completions(word: str) -> Sequence[str]:
-    """What a word that is being typed may become: a key, or behind `state:` (and a comma) a state."""
+    """Return completions of a partial word: keys, or after `state:` (and a comma) states."""
     key, colon, value = word.partition(":")
     if not colon:
         return [f"{one}:" for one in (*KEYS, *_ALIASES) if one.startswith(key)]
@@ -168,7 +168,7 @@ def completions(word: str) -> Sequence[str]:
 
 
 def complete(text: str, *, me: str = "") -> Filter:
-    """The filter of those terms that are understood: one that is being typed takes nothing away, and adds nothing."""
+    """Return a filter of the valid terms: a term still being typed has no effect."""
     while True:
         try:
             return Filter(text, me=me)
@@ -189,7 +189,7 @@ def _narrowed(
 
 
 def _parts(text: str) -> Iterable[tuple[str, int]]:
-    """The alternatives with their places: what `|` outside of quotes parts."""
+    """Split at `|` outside of quotes; yield the alternatives with their positions."""
     begin, quote = 0, ""
     for place, letter in enumerate(text):
         if quote:
@@ -205,7 +205,7 @@ def _parts(text: str) -> Iterable[tuple[str, int]]:
 
 
 def states_of(values: Iterable[str]) -> list[Any]:
-    """The states that one of these values fits; none of none."""
+    """Return the states matched by one of these values; none without values."""
     globs = list(values)
     return [state for state in STATE_WORDS if state and globs and _fits(globs, state_words(state))]
 
@@ -256,12 +256,12 @@ def _term(text: str, place: int, me: str) -> _Term:
         return _Term(_compares(name, _OPERATORS[sign], number), is_negated, compared=name)
     if _NAME_GLOB.fullmatch(body):
         return _Term(_one_of("name", [body]), is_negated, "name", [body])
-    word = normalize("NFC", _unquoted(body)).casefold()  # as macOS types it, in pieces
+    word = normalize("NFC", _unquoted(body)).casefold()  # decomposed, as typed on macOS
     return _Term(_has(word), is_negated)
 
 
 def _values_term(key: str, values: str, place: int, me: str, *, is_negated: bool) -> _Term:
-    """`key:a,b`, of which the values begin at a place."""
+    """Build the term `key:a,b`, whose values start at `place`."""
     globs = _each(values)
     if key == "state":
         globs = _states_meant(globs, place)
@@ -277,7 +277,7 @@ def _each(values: str) -> list[str]:
 
 
 def _keyed(key: str, sign: str, value: str) -> Sequence[str]:
-    """`memo:rq` of `memo=rq`."""
+    """Convert `memo=rq` to `memo:rq`."""
     known = _ALIASES.get(key.casefold(), key.casefold())
     return [f"{known}:{value}"] if known in KEYS and sign in {"=", "=="} else []
 
@@ -288,7 +288,7 @@ def _near(key: str) -> Sequence[str]:
 
 
 def _states_meant(globs: Iterable[str], place: int) -> list[str]:
-    """Each as it is where it is all of a word, a code or a name; else whatever begins with it."""
+    """Return each value unchanged if it matches a whole word, code or name, else as a prefix."""
     every = [value for state in STATE_WORDS if state for value in state_words(state)]
     meant = []
     for glob in globs:

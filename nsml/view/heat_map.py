@@ -1,4 +1,4 @@
-"""All devices at a glance, so that no colour is needed to read it: a letter or a digit each, more where there is room. Pure."""
+"""Map of all devices, readable without colours: a character each, more if there is room. Pure."""
 
 from __future__ import annotations
 
@@ -18,18 +18,18 @@ if TYPE_CHECKING:
     from nsml.v1.nodes_pb2 import Node
 
 MOST_NAME: Final = 40
-"""Cells of the name of a node."""
+"""Most cells of a node's name."""
 SHORT_NAME: Final = 14
 _SHORTER_NAMES: Final = (SHORT_NAME, 10, 7)
-"""To which names are cut in their middle where whole ones leave too little room, as long as that tells them apart."""
+"""Lengths to which names are shortened in the middle if whole ones leave too little room, while they stay distinct."""
 MOST_CELLS: Final = 16
-"""Devices of a node that have a place; of more the last one is a `+`."""
+"""Most cells of a node's devices; if it has more, the last cell is a `+`."""
 LETTER, SPACED, VALUE = 1, 2, 4
-"""Cells of a device, with the gap behind it: a letter, the same with a gap, and the value itself."""
+"""Cells of a device, with its gap: a character, the same with a gap, and the value."""
 _HOLDERS: Final = (20, 13, 9, 6)
-"""The same where below the value stands who holds it."""
+"""The same with the device's holder below the value."""
 _OF_A_SESSION: Final = 9
-"""Cells from which on that is the session, and not its owner."""
+"""Least cells to show the session, and not its owner."""
 _COOL, _HOT_STEP = 30.0, 6.0
 _HOUR_S, _DAY_S = 3_600.0, 86_400.0
 _HELD_LITTLE: Final = 2
@@ -37,7 +37,7 @@ _HOT: Final = 9
 
 
 class Measure(StrEnum):
-    """What cells tell."""
+    """The value shown in cells."""
 
     UTILIZATION = "util"
     MEMORY = "mem"
@@ -48,7 +48,7 @@ class Measure(StrEnum):
 
 
 class Holder(NamedTuple):
-    """The session that holds a device."""
+    """The session on a device."""
 
     owner: str
     since: float
@@ -56,7 +56,7 @@ class Holder(NamedTuple):
 
 
 class Cell(NamedTuple):
-    """A device: its letter, and the colour that it has where there are any, by name."""
+    """A device: its character, and its colour by name."""
 
     letter: str
     colour: str = ""
@@ -70,7 +70,7 @@ MARKS: Final[Mapping[str, tuple[str, str]]] = {
     "?": ("not measured", "yellow"),
     ".": ("free", ""),
 }
-"""What stands in place of a level, and its colour."""
+"""Characters that replace a level, and their colours."""
 _SCALES: Final[Mapping[Measure, str]] = {
     Measure.UTILIZATION: "0-9: tenths of its time",
     Measure.MEMORY: "0-9: tenths of its memory",
@@ -81,7 +81,7 @@ _SCALES: Final[Mapping[Measure, str]] = {
 
 
 def owners_of(holders: Mapping[str, Holder]) -> dict[str, str]:
-    """A letter for each owner: of their name where it is free, of the alphabet else; `+` for who comes too late."""
+    """Assign each owner a letter: of their name if free, else of the alphabet; `+` if none is left."""
     letters: dict[str, str] = {}
     for owner in sorted({one.owner for one in holders.values()}):
         wanted = [*owner.lower(), *string.ascii_lowercase]
@@ -91,7 +91,7 @@ def owners_of(holders: Mapping[str, Holder]) -> dict[str, str]:
 
 
 def mark_of(item: NodeDevice, holder: Holder | None) -> str:
-    """What is out of the ordinary with a device, or that it is free; "" where it is held and well."""
+    """Return the mark of an unusual or free device; "" for a healthy one in use."""
     sample = item.use.sample
     if item.node.state in {nodes_pb2.NODE_STATE_SILENT, nodes_pb2.NODE_STATE_FENCED}:
         return "X"
@@ -140,7 +140,7 @@ _VALUES: Final[Mapping[Measure, tuple[Callable[[NodeDevice], float], str]]] = {
     Measure.TEMPERATURE: (lambda item: item.use.sample.temperature_celsius, "°C"),
     Measure.POWER: (lambda item: item.use.sample.power_watts, " W"),
 }
-"""What is measured, and in which unit it is told."""
+"""The measured value, and its unit."""
 _UNITS: Final[Mapping[Measure, str]] = {
     Measure.UTILIZATION: "percent of its time",
     Measure.MEMORY: "percent of its memory",
@@ -158,11 +158,11 @@ _LEVELS: Final[Mapping[Measure, Callable[[NodeDevice], Cell]]] = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Heat:
-    """What cells tell at a moment.
+    """The contents of cells at a time.
 
     Attributes:
-        holders: of each session that holds devices, by name.
-        letters: of owners.
+        holders: sessions on devices, by name.
+        letters: by owner.
     """
 
     measure: Measure
@@ -171,7 +171,7 @@ class Heat:
     letters: Mapping[str, str]
 
     def cell(self, item: NodeDevice) -> Cell:
-        """That of a device."""
+        """Return the cell of a device."""
         holder = self._holder(item)
         mark = mark_of(item, holder)
         if mark and not (mark == "?" and self.measure not in _LEVELS):
@@ -186,7 +186,7 @@ class Heat:
         return Cell("m" if held_s < _HOUR_S else "h" if held_s < _DAY_S else "d", "cyan")
 
     def lines(self, node: Node, each: int) -> list[list[Cell]]:
-        """Those of a node's devices, as lines of a map that has so many cells for each."""
+        """Return the cells of a node's devices, as lines of a map with `each` characters per device."""
         every = [NodeDevice(node=node, use=use) for use in node.devices]
         more = len(every) > MOST_CELLS
         shown = every[: MOST_CELLS - 1] if more else every
@@ -223,7 +223,7 @@ class Heat:
         return _held_for(self.now - holder.since)
 
     def _who(self, item: NodeDevice, cells: int) -> str:
-        """The session that holds a device, and how many others; where there is little room its owner."""
+        """Return the session on a device, and the number of others; in a narrow cell its owner."""
         names = [visible(name) for name in item.use.sessions if name]
         if not names:
             return fit("others", cells) if item.use.sessions else ""
@@ -243,7 +243,7 @@ class Heat:
         return next(known, None)
 
     def legend(self, each: int = LETTER) -> str:
-        """What stands in a map that has so many cells for each device."""
+        """Explain a map with `each` characters per device."""
         if self.measure is Measure.OWNER and each <= VALUE:
             owners = ", ".join(f"{letter} {owner}" for owner, letter in self.letters.items())
             scale = owners or "no GPU is held"
@@ -260,21 +260,21 @@ def _held_for(seconds: float) -> str:
 
 
 class Titles(NamedTuple):
-    """How nodes are called in so many cells: without the domain that all have, and at last by the end of their names, or by both ends."""
+    """Display names of nodes: without the common domain, and shortened at the start or in the middle."""
 
     cells: int
     domain: int = 0
-    """Letters at the end of each name that are left out."""
+    """Letters removed at the end of each name."""
     is_by_end: bool = False
 
     def of(self, name: str) -> str:
-        """How one is called."""
+        """Return the display name."""
         own = visible(name)[: -self.domain or None]
         return (fit_end if self.is_by_end else fit_middle)(own, self.cells)
 
 
 class Grid(NamedTuple):
-    """How nodes lie beside one another: so many in a line, of each the name and so many devices of so many cells."""
+    """Layout of nodes: nodes per line, name width, devices per node, and cells per device."""
 
     across: int
     titles: Titles
@@ -283,27 +283,27 @@ class Grid(NamedTuple):
 
     @property
     def cells(self) -> int:
-        """Of a node, with the gap behind it."""
+        """Width of a node, with the gap after it."""
         return self.titles.cells + 1 + self.devices * self.each + 2
 
     @property
     def lines(self) -> int:
-        """Of a node: where it has two, with an empty one below."""
+        """Lines per node: if it has two, an empty one follows."""
         return 3 if self.each in _HOLDERS else 1
 
     def height(self, count: int) -> int:
-        """Lines of so many nodes."""
+        """Return the lines needed for `count` nodes."""
         return -(-count // self.across) * self.lines - (self.lines > 1)
 
     def title(self, node: Node) -> str:
-        """The name of a node in its cells."""
+        """Return the name of a node, padded to its cells."""
         return pad(fit(self.titles.of(node.name), self.titles.cells), self.titles.cells)
 
 
 def grid_of(nodes: Sequence[Node], room: int, height: int = 0) -> Grid:
-    """The grid that says most of those that fit: whole names first, then large cells. Where none does, the smallest, to be scrolled.
+    """Return the most detailed grid that fits: whole names first, then large cells. If none fits, the smallest, to be scrolled.
 
-    `room`, `height`: cells and lines that there are.
+    `room`, `height`: available cells and lines.
     """
     most = max(max((min(len(node.devices), MOST_CELLS) for node in nodes), default=0), 1)
 
@@ -322,7 +322,7 @@ def grid_of(nodes: Sequence[Node], room: int, height: int = 0) -> Grid:
 
 
 def _titles(names: Sequence[str]) -> list[Titles]:
-    """Those that tell nodes apart, the longest first."""
+    """Return title layouts with distinct names, the longest first."""
 
     def longest(domain: int) -> int:
         taken = (width(visible(name)[: -domain or None]) for name in names)

@@ -32,15 +32,15 @@ COLUMNS: tuple[Column[ImageOnNode], ...] = (
 
 
 def record(item: ImageOnNode) -> dict[str, Any]:
-    """Everything of it in raw values."""
+    """Return all its fields in raw values."""
     return {"name": item.image.name, "node": item.node, "bytes": item.image.bytes}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ImageAnswer:
-    """What came of a pull or a removal on one node; `why` it could not even be asked for, "" where it was.
+    """The result of a pull or a removal on one node; `why` the request failed, "" if it was sent.
 
-    `is_skipped`: the node was not named, and takes none of the user's sessions.
+    `is_skipped`: the node was not named, and accepts none of the user's sessions.
     """
 
     node: str
@@ -50,7 +50,7 @@ class ImageAnswer:
 
     @property
     def is_done(self) -> bool:
-        """Whether the node has it, or has not, as was asked for."""
+        """Whether the node has, or does not have, the image, as requested."""
         return not self.why and self.status.state in _DONE
 
 
@@ -66,7 +66,7 @@ _WORDS: Final[Mapping[pb.ImageState, str]] = {
 
 
 def answer_word(answer: ImageAnswer) -> str:
-    """In one word: `pulled`, `present`, `skipped`, `failed`, `removed`, `absent`, `kept`."""
+    """Return the result in one word: `pulled`, `present`, `skipped`, `failed`, `removed`, `absent`, `kept`."""
     if answer.why:
         return "skipped" if answer.is_skipped else "failed"
     if answer.status.state == pb.IMAGE_STATE_PRESENT and answer.status.fetched:
@@ -87,7 +87,7 @@ ANSWER_COLUMNS: tuple[Column[ImageAnswer], ...] = (
 
 
 def answer_record(answer: ImageAnswer) -> dict[str, Any]:
-    """Everything of it in raw values."""
+    """Return all its fields in raw values."""
     return {
         "node": answer.node,
         "image": answer.status.image,

@@ -1,4 +1,4 @@
-"""Knobs of a session in rows and lines: their values, their limits, and who set them last. Pure."""
+"""Knobs of a session as rows and lines: values, limits, and the last changes. Pure."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ _NAME_CELLS, _LIMITS_CELLS, _VALUE_CELLS = 12, 12, 12
 
 
 class Knob(NamedTuple):
-    """One, as its program says, and the change that set it last.
+    """A knob as reported by its program, and its last change.
 
     Attributes:
-        facts: value, default, min, max and choices; empty where the program does not say.
-        given: its value as it was set last, in JSON; "" where it was not.
-        change: that set it in the running program; None: none did.
+        facts: value, default, min, max and choices; empty if not reported.
+        given: the last set value in JSON; "" if none.
+        change: the last change in the running program; None: none.
     """
 
     name: str
@@ -35,16 +35,16 @@ class Knob(NamedTuple):
 
     @property
     def value(self) -> str:
-        """The value in force; where the program does not say, the one that was set last."""
+        """The reported value; else the last set one."""
         return _word(self.facts["value"]) if "value" in self.facts else value_word(self.given)
 
 
 def rows(session: pb.Session, found: Mapping[str, Mapping[str, Any]]) -> list[Knob]:
-    """Those that its program lists, then others that were set by name.
+    """Return the reported knobs, then others that were set by name.
 
     Args:
         session: the session.
-        found: what the program says of its knobs; empty where it says nothing.
+        found: the program's report on its knobs; empty if there is none.
     """
     given = {one.name: one.value for one in session.spec.knobs}
     made: dict[str, pb.ProgramChange] = {}
@@ -57,13 +57,13 @@ def rows(session: pb.Session, found: Mapping[str, Mapping[str, Any]]) -> list[Kn
 
 
 def limits_text(facts: Mapping[str, Any]) -> str:
-    """What limits its values: `min 0, max 1`."""
+    """Describe the limits of its values: `min 0, max 1`."""
     known = ((word, facts.get(word)) for word in _LIMITS)
     return ", ".join(f"{word} {_text(value)}" for word, value in known if value is not None)
 
 
 def _short_limits(facts: Mapping[str, Any]) -> str:
-    """The same in a cell: `0 to 1`."""
+    """Return the same for a cell: `0 to 1`."""
     low, high = facts.get("min"), facts.get("max")
     if low is not None and high is not None:
         return f"{_word(low)} to {_word(high)}"
@@ -71,7 +71,7 @@ def _short_limits(facts: Mapping[str, Any]) -> str:
 
 
 def knob_line(knob: Knob) -> str:
-    """Name, value, limits and default in one line."""
+    """Return name, value, limits and default in one line."""
     default = knob.facts.get("default")
     parts = [limits_text(knob.facts), "" if default is None else f"default {_word(default)}"]
     beside = ", ".join(filter(None, parts))
@@ -79,12 +79,12 @@ def knob_line(knob: Knob) -> str:
 
 
 def history_line(change: pb.ProgramChange, now: float) -> str:
-    """A change with its number and age."""
+    """Return a change with its number and age."""
     return f"#{change.number}  {line(change)}, {ago(now - seconds_of(change.asked_at))}"
 
 
 def history_lines(changes: Sequence[pb.ProgramChange], now: float) -> list[str]:
-    """All changes, the newest first; below each, indented, what came of it."""
+    """Return all changes, newest first, each with its results indented below."""
     return [
         text
         for change in reversed(changes)
@@ -104,7 +104,7 @@ def _ago_text(knob: Knob, now: float) -> str:
 
 
 def _word(value: Any) -> str:
-    """A value as it is typed; `?` for what is none. User code is behind it."""
+    """Return a value as it is typed; `?` for other types. It comes from user code."""
     return value_word(json.dumps(value)) if isinstance(value, (str, int, float)) else "?"
 
 

@@ -1,4 +1,4 @@
-"""Series that grow while they are watched, in bounded memory: old points thin out, spikes stay."""
+"""Growing series in bounded memory: old points are thinned out, spikes stay."""
 
 from __future__ import annotations
 
@@ -20,30 +20,30 @@ if TYPE_CHECKING:
     from nsml.v1.sessions_pb2 import MetricPoint
 
 MOST_POINTS = 8192
-"""Of one series that are kept: many for each column of any terminal."""
+"""Most points kept of one series: many for each column of any terminal."""
 MOST_SERIES = 400
-"""That are kept at all: more than anybody looks at."""
+"""Most series kept: more than anybody looks at."""
 
 
 _Key: TypeAlias = "tuple[str, str, str, int, int]"
-"""Label, metric, element, rank and attempt of a line; attempt 0 where a line is of all."""
+"""Label, metric, element, rank and attempt of a line; attempt 0 for a line of all attempts."""
 
 
 _Point: TypeAlias = "tuple[float, float, PointKey | None]"
-"""Place on the axis, value, and where it was reported."""
+"""Position on the axis, value, and the point's key."""
 
 
 class GrowingSeries:
-    """One line. Beyond its most points, of every four neighbours the least and the greatest stay."""
+    """One line. Above its limit, of every four neighbours the min and the max are kept."""
 
     def __init__(self, most: int = MOST_POINTS) -> None:
         self._most = most
         self._points: list[_Point] = []
         self.count = 0
-        """Points that were added."""
+        """Added points."""
 
     def add(self, x: float, y: float, place: PointKey | None = None) -> None:
-        """One more point, anywhere; `place` is what `keep` looks at."""
+        """Add a point, anywhere; `place` is the argument of `keep`."""
         self.count += 1
         self._points.append((x, y, place))
         if len(self._points) > self._most:
@@ -52,25 +52,25 @@ class GrowingSeries:
     def _thin(self) -> None:
         self._points.sort(key=lambda point: point[0])
         kept: list[_Point] = []
-        # The newest ones stay as they are: their neighbours are still to come.
+        # The newest ones are unchanged: their neighbours are yet to come.
         end = len(self._points) - self._most // 8
         for place in range(0, end, 4):
             kept += _extremes(self._points[place : min(place + 4, end)])
         self._points = kept + self._points[end:]
 
     def keep(self, is_kept: Callable[[PointKey], bool]) -> None:
-        """Forget the points that are not kept."""
+        """Drop the points refused by `is_kept`."""
         self._points = [one for one in self._points if one[2] is None or is_kept(one[2])]
 
     def series(self, label: str) -> Series:
-        """What is kept, as it can be drawn."""
+        """Return the kept points for drawing."""
         self._points.sort(key=itemgetter(0))
         x, y, _ = zip(*self._points, strict=True) if self._points else ((), (), ())
         return Series(label=label, x=list(x), y=list(y))
 
 
 def _extremes(points: list[_Point]) -> list[_Point]:
-    """The least and the greatest in their order; a gap where there is no finite value."""
+    """Return the min and the max in order; a gap if there is no finite value."""
     finite = [point for point in points if math.isfinite(point[1])]
     if not finite:
         return points[:1]
@@ -79,10 +79,10 @@ def _extremes(points: list[_Point]) -> list[_Point]:
 
 
 class GrowingCharts:
-    """The numeric points of some sessions as they come, as `series.collect` would group them.
+    """The numeric points of some sessions as they arrive, grouped like `series.collect`.
 
-    `most_series` are kept of all, and `most_points` of each. An attempt that begins takes away the points that it
-    supersedes (nsml/spec/attempt_points.py), unless attempts are drawn apart.
+    At most `most_series` are kept, with `most_points` each. A new attempt removes the points that it
+    supersedes (nsml/spec/attempt_points.py), unless attempts are drawn separately.
     """
 
     def __init__(
@@ -103,10 +103,10 @@ class GrowingCharts:
         """By label and reported name."""
         self._starts: dict[_Key, float] = {}
         self.left_out: set[str] = set()
-        """Labels of sessions of which not every series is kept."""
+        """Labels of sessions with dropped series."""
 
     def add(self, label: str, point: MetricPoint) -> None:
-        """A point of the session that is called `label`."""
+        """Add a point of the session with this label."""
         attempt = point.attempt if self._is_apart else 0
         numbers = [
             ((label, metric, element, point.rank, attempt), number)
@@ -118,7 +118,7 @@ class GrowingCharts:
             self._add(key, point, number)
 
     def _is_current(self, label: str, point: MetricPoint) -> bool:
-        """Whether no later attempt supersedes it; what it supersedes is forgotten."""
+        """Return whether no later attempt supersedes it; drops points superseded by it."""
         place = place_of(point)
         place = place._replace(metric=(label, place.metric))
         if self._steps.note(place):
@@ -146,11 +146,11 @@ class GrowingCharts:
 
     @property
     def count(self) -> int:
-        """Series that are kept."""
+        """Number of kept series."""
         return len(self._lines)
 
     def groups(self) -> dict[str, list[Series]]:
-        """The series by metric, in the order in which metrics are looked at."""
+        """Return the series by metric, in display order."""
         ranks: dict[str, set[int]] = {}
         for label, _, _, rank, _ in self._lines:
             ranks.setdefault(label, set()).add(rank)

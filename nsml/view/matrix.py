@@ -1,4 +1,4 @@
-"""Many sessions against one of them: a row a session, a column a key in which they differ."""
+"""Comparison of many sessions with one: a row per session, a column per differing key."""
 
 from __future__ import annotations
 
@@ -28,21 +28,21 @@ if TYPE_CHECKING:
     from nsml.view.sessions import StateWord
 
 EQUAL: Final = "="
-"""A cell that is the same as the baseline's."""
+"""Cell of a value equal to the baseline's."""
 _VALUE_CELLS = 12
-"""To which titles and values are cut where there is little room."""
+"""To which titles and values may be cut."""
 _RULE = "│"
 _LABEL_CELLS = 20
-"""To which words are added to what tells lines of a chart apart."""
+"""Most cells of the arguments that label a chart's line."""
 _PREFIX = "key "
 _LEAST_TIMES = 999.5
-"""Percent from which on what is said is how many times as much it is."""
+"""Percent from which on a change is shown as a factor."""
 _MOST_PERCENT = 1e5
-"""From which on a difference says no more than that there is one."""
+"""Percent from which on a change is not shown."""
 
 
 def compared(sessions: Sequence[Session]) -> tuple[list[Row], list[Row]]:
-    """What differs and what is common, of what was asked for and of the summaries; arguments that tell most apart are first."""
+    """Return differing and common rows of requests and summaries; the most distinguishing arguments first."""
     found: Differing[str | bool] = Differing()
     for one in sessions:
         found.add(arguments_of(one))
@@ -56,10 +56,10 @@ def compared(sessions: Sequence[Session]) -> tuple[list[Row], list[Row]]:
 def columns(
     sessions: Sequence[Session], rows: Sequence[Row], baseline: Session
 ) -> list[Column[Session]]:
-    """Letter, name and state of each session, then the rows: as many as there is room for, from the left.
+    """Return letter, name and state of each session, then as many rows as fit, from the left.
 
-    A letter is that of the session's place among all, and of its lines in charts. Between what was given as
-    arguments, what else was asked for and what was reported there is a rule.
+    A session's letter depends on its index, and also marks its lines in charts. Rules separate
+    arguments, other requests and reports.
     """
     letters = {session.id: letter(place) for place, session in enumerate(sessions)}
     found: list[Column[Session]] = [
@@ -99,7 +99,7 @@ def _part(row: Row) -> tuple[bool, bool]:
 
 
 def is_key(column: Column[Session]) -> bool:
-    """Whether a column is one of the rows."""
+    """Return whether a column is one of the rows."""
     return column.key.startswith(_PREFIX)
 
 
@@ -118,9 +118,9 @@ def _column(row: Row, baseline: Session) -> Column[Session]:
 
 
 def text(row: Row, session: Session, baseline: Session, cells: int | None = None) -> str:
-    """What a session has there: `=` for what the baseline has, a number with by how much it is another.
+    """Return a session's value: `=` if it equals the baseline's; a number with its relative change.
 
-    `cells`: how many there are for it; the difference of a number is left out where both have no room.
+    `cells`: available width; the change is omitted if both do not fit.
     """
     value, other = row.values.get(session.name), row.values.get(baseline.name)
     if session.id != baseline.id and value is not None and repr(value) == repr(other):
@@ -132,7 +132,7 @@ def text(row: Row, session: Session, baseline: Session, cells: int | None = None
 
 
 def ordered(sessions: Sequence[Session], row: Row, *, is_down: bool = False) -> list[Session]:
-    """The sessions by what they have in a row: numbers, then texts, then those that have nothing."""
+    """Sort sessions by their values in a row: numbers, then texts, then missing values."""
     known = [one for one in sessions if row.values.get(one.name) is not None]
     absent = [one for one in sessions if row.values.get(one.name) is None]
     return [*sorted(known, key=lambda one: _rank(row.values[one.name]), reverse=is_down), *absent]
@@ -144,7 +144,7 @@ def _rank(value: Any) -> tuple[bool, float, str]:
 
 
 def _number(value: Any) -> float | None:
-    """A number that has an order, also one that was given as an argument."""
+    """Return a number to sort by, also from an argument; None if it is none."""
     if isinstance(value, bool) or not isinstance(value, (int, float, str)):
         return None
     try:
@@ -155,7 +155,7 @@ def _number(value: Any) -> float | None:
 
 
 def _change(value: Any, other: Any) -> str:
-    """By how much a reported number is another; "" where that says nothing."""
+    """Return the relative change of a reported number; "" if it is meaningless."""
     if not isinstance(value, float) or not isinstance(other, float) or not other:
         return ""
     percent = 100 * (value - other) / abs(other)
@@ -172,7 +172,7 @@ def _state(session: Session) -> StateWord:
 
 
 def labels(sessions: Sequence[Session], rows: Sequence[Row]) -> tuple[str, ...]:
-    """Of each session its arguments among `rows`, as many as have room: `lr=0.1 amp`; "" where it has none of them."""
+    """Return the arguments of each session among `rows`, as many as fit: `lr=0.1 amp`; "" if it has none."""
     given = [row for row in rows if row.kind is Kind.ARGUMENT]
     return tuple(_label(session, given) for session in sessions)
 

@@ -25,7 +25,7 @@ _MOST_ROWS = 1_000
 _MOST_CELLS = 40
 _MOST_WHOLE = 1e16
 _TOO_LARGE = 1e300
-"""For a number of a histogram: sums of many below are finite, too."""
+"""Limit for numbers of a histogram: sums of many below are finite, too."""
 _ENDINGS = {
     "image/png": ".png",
     "image/apng": ".png",
@@ -60,11 +60,11 @@ _WORDS = {
     "not_finite": ("not finite", "not finite"),
     "left_out": ("left out", "left out"),
 }
-"""What a number of each is called, of one and of several, in the order in which they are said; without a
-word its own name stands before it."""
+"""Nouns for each number, singular and plural, in display order; without a noun its own name
+is shown before it."""
 _UNLESS_NONE = frozenset(("left_out", "not_finite"))
 IN_WORDS = frozenset(("text", "histogram", "table", "embedding"))
-"""Kinds that a terminal shows as lines."""
+"""Kinds shown as lines on a terminal."""
 
 
 def state_word(media: Media) -> str:
@@ -73,7 +73,7 @@ def state_word(media: Media) -> str:
 
 
 def step_text(media: Media) -> str:
-    """The step as it was reported; "-" for none. Short enough for the name of a file."""
+    """Return the step as reported; "-" for none. Short enough for a file name."""
     if not media.HasField("step"):
         return "-"
     is_whole = media.step.is_integer() and abs(media.step) < _MOST_WHOLE
@@ -81,7 +81,7 @@ def step_text(media: Media) -> str:
 
 
 def _said(media: Media, _now: float) -> str:
-    """What there is to know without opening it."""
+    """Summarize it without its content."""
     if media.why_lost:
         return media.why_lost
     facts = {key: plain(value) for key, value in media.facts.fields.items()}
@@ -96,7 +96,7 @@ def _said(media: Media, _now: float) -> str:
 
 
 def _facts_said(facts: dict[str, Any]) -> list[str]:
-    """`16 frames`, `10 a second`, `min -1`; what programs of other versions tell, by its name."""
+    """Return `16 frames`, `10 a second`, `min -1`; facts of other versions by their name."""
     order = {name: at for at, name in enumerate(_WORDS)}
     said = []
     for name in sorted(facts, key=lambda name: (order.get(name, len(order)), name)):
@@ -139,7 +139,7 @@ COLUMNS: tuple[Column[Media], ...] = (
 
 
 def record(media: Media) -> dict[str, Any]:
-    """Everything of it in raw values."""
+    """Return all its fields in raw values."""
     return {
         "name": media.name,
         "kind": media.kind,
@@ -158,12 +158,12 @@ def record(media: Media) -> dict[str, Any]:
 
 
 def ending(media: Media) -> str:
-    """How the name of an exported file ends: by what it was said to be, else `.bin`."""
+    """Return the file extension for an export by its declared type, else `.bin`."""
     return _ENDINGS.get(media.content_type.partition(";")[0], ".bin")
 
 
 def lines(media: Media, data: bytes, *, columns: int) -> Iterator[str]:
-    """What is in it, for a terminal; ValueError where it is not what its kind says."""
+    """Yield the content for a terminal; ValueError if it does not match its kind."""
     if media.kind == "text":
         for line in data.decode("utf-8", "replace").split("\n"):
             yield visible(line)
@@ -182,7 +182,7 @@ def lines(media: Media, data: bytes, *, columns: int) -> Iterator[str]:
 
 
 def _histogram(edges: Sequence[Any], counts: Sequence[Any], columns: int) -> Iterator[str]:
-    """A bar a bin, or for some together, from its lower edge; its length is its count."""
+    """Yield a bar for each bin, or for several together, starting with its lower edge; its length is the count."""
     if not counts:
         yield "no values"
         return
@@ -226,7 +226,7 @@ def _table(names: Sequence[Any], rows: Sequence[Any], columns: int) -> Iterator[
 
 
 def _fitting(widths: Sequence[int], columns: int) -> int:
-    """How many columns there is room for; one at least."""
+    """Return the number of columns that fit; at least one."""
     used = 0
     for at, cells in enumerate(widths):
         used += cells + 2

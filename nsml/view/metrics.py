@@ -1,4 +1,4 @@
-"""Which metrics are looked at first, by their names. Pure."""
+"""Display order of metrics, by their names. Pure."""
 
 from __future__ import annotations
 
@@ -24,9 +24,9 @@ _SCORES: Final = frozenset(
     }
 )
 _ENDINGS: Final = ("loss", "acc", "accuracy", "error", "score", "reward", "auc", "iou", "bleu")
-"""How names of several words in one end: `valloss`, `miou`."""
+"""Endings of compound names: `valloss`, `miou`."""
 _SETTINGS: Final = frozenset({"lr", "momentum", "beta", "coef", "scale", "seed"})
-"""What makes a metric a setting wherever it stands in the name: `lr/group0`, `loss_scale`."""
+"""Words that make a metric a setting wherever they occur: `lr/group0`, `loss_scale`."""
 _COUNTED: Final = frozenset(
     {
         *("epoch", "epochs", "step", "steps", "iter", "iters", "iteration", "iterations", "batch"),
@@ -34,43 +34,43 @@ _COUNTED: Final = frozenset(
         *("size", "walltime", "timestamp", "train", "val", "test"),
     }
 )
-"""What names of counters and settings consist of."""
+"""Words of the names of counters and settings."""
 _CHANGING: Final = _SETTINGS | {"rate", "decay"}
-"""What makes it a setting that may follow a schedule, and no counter."""
+"""Words of a setting that may follow a schedule, and is no counter."""
 _VALIDATION: Final = ("val", "valid", "validation", "eval", "evaluation", "dev", "heldout")
 _TRAINING: Final = ("train", "training")
 _TEST: Final = ("test", "testing")
 
 _SET_OR_COUNTED: Final = 2
 _NAMED: Final = 5
-"""Metrics that are named of those that are not drawn."""
+"""Most listed metrics of those not drawn."""
 _Place: TypeAlias = "tuple[int, int, int, str]"
 
 
 def in_order(names: Iterable[str]) -> list[str]:
-    """How well it learns first, then whatever else there is, counters and settings last; alike ones by name.
+    """Sort metrics: losses and scores, then others, then counters and settings; equal ones by name.
 
-    Of losses and scores those of the validation come first, then those of the training and what says nothing of it,
-    then those of the test; in each losses before the others.
+    Losses and scores of the validation come first, then those of the training or without a part,
+    then those of the test; within each, losses first.
     """
     return sorted(names, key=_place)
 
 
 def lines_in_order(groups: Mapping[str, _Lines]) -> dict[str, _Lines]:
-    """What is drawn of each metric, in that order."""
+    """Return the lines of each metric, in that order."""
     return {name: groups[name] for name in in_order(groups)}
 
 
 def is_set_or_counted(name: str) -> bool:
-    """Whether a metric is a setting or a counter by its name: `lr`, `epoch_total`, `batch_size`."""
+    """Return whether a metric is a setting or a counter by its name: `lr`, `epoch_total`, `batch_size`."""
     return _place(name)[0] == _SET_OR_COUNTED
 
 
 def not_worth_drawing(groups: Mapping[str, Sequence[Series]]) -> list[str]:
-    """The metrics that nobody looks at unless asked for, of all that would be drawn; none where nothing else is left.
+    """Return the metrics not drawn by default; none if nothing else would be left.
 
-    Counters, and what keeps one value in each line, such as the batch size. Losses and scores are always
-    worth it: one that does not change is news.
+    Counters, and metrics with one value in each line, such as the batch size. Losses and scores are always
+    drawn: a constant one is news.
     """
     found = [
         name
@@ -81,7 +81,7 @@ def not_worth_drawing(groups: Mapping[str, Sequence[Series]]) -> list[str]:
 
 
 def not_drawn_text(names: Sequence[str]) -> str:
-    """Which metrics are in no chart, since nobody named them, and how they are drawn."""
+    """Name the metrics left out by default, and the option to draw them."""
     rest = len(names) - _NAMED
     some = ", ".join(names[:_NAMED]) + (f" and {rest:,} more" if rest > 0 else "")
     return f"(counters and constants left out: {some}; all: -m '*')"
@@ -111,14 +111,14 @@ def _place(name: str) -> _Place:
 
 
 def _words(name: str) -> list[str]:
-    """The words of `val/rouge1`, `trainLoss` and `mAP`, without their numbers."""
+    """Return the words of `val/rouge1`, `trainLoss` and `mAP`, without their numbers."""
     apart = re.sub(r"(?<=[a-z]{2})(?=[A-Z])", " ", name)
     found = re.findall(r"[^\W_]+", apart.casefold())
     return [word if word in _SCORES else word.rstrip("0123456789") for word in found]
 
 
 def _part(words: list[str]) -> int:
-    """Of the validation, of the training, of the test; also where the word is one with the next: `valloss`."""
+    """Return the rank of validation, training or test; also if joined with the next word: `valloss`."""
     joined = [word for word in words if word.endswith(_ENDINGS)]
     for rank, part in ((0, _VALIDATION), (2, _TEST)):
         if set(part).intersection(words) or any(word.startswith(part) for word in joined):

@@ -49,26 +49,26 @@ _LIMITS = ("memory", "cpus", "processes", "disk")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NodeDevice:
-    """One device with the node that holds it."""
+    """One device and its node."""
 
     node: Node
     use: DeviceUse
 
 
 def devices(nodes: Iterable[Node]) -> list[NodeDevice]:
-    """Every device of the nodes, in their order."""
+    """Return every device of the nodes, in order."""
     return [NodeDevice(node=node, use=use) for node in nodes for use in node.devices]
 
 
 def is_free(item: NodeDevice) -> bool:
-    """Whether nothing holds any of it and something may."""
+    """Return whether it is unused and available."""
     return not (item.use.allocated_thousandths or item.use.device.withheld or held_with(item))
 
 
 def held_with(item: NodeDevice) -> list[Device]:
-    """What sessions hold of the same hardware: the GPU that it is an instance of, or instances of it.
+    """Return devices in use on the same hardware: the GPU of a MIG instance, or instances of a GPU.
 
-    While they do, nothing is placed on it.
+    While there are any, nothing is placed on it.
     """
     device = item.use.device
     return [
@@ -85,13 +85,13 @@ def state_word(node: Node) -> str:
 
 
 def state_text(node: Node) -> str:
-    """The word for people: `drained` once nothing runs on a node that is being drained."""
+    """Return the state's word for people: `drained` if nothing runs on a draining node."""
     is_empty = node.state == nodes_pb2.NODE_STATE_DRAINING and not _is_in_use(node)
     return "drained" if is_empty else state_word(node)
 
 
 def why_closed(node: Node, now: float) -> str:
-    """Who or what keeps sessions away from the node; "" where nothing does."""
+    """Return why sessions are kept off the node; "" if they are not."""
     if node.HasField("fence"):
         return f"fenced by {node.fence.asked_by}{_because(node.fence.reason)}"
     if node.HasField("hold"):
@@ -121,12 +121,12 @@ def _is_in_use(node: Node) -> bool:
 
 
 def isolation_word(node: Node) -> str:
-    """How the node separates sessions."""
+    """Return how the node isolates sessions."""
     return enum_word(resources_pb2.Isolation, node.isolation, "ISOLATION_")
 
 
 def limits_word(node: Node) -> str:
-    """How the node keeps memory, cpus and processes: `group`, or what is watched or not kept."""
+    """Return how the node enforces limits of memory, cpus and processes: `group`, or the way of each limit."""
     ways = {name: _way(getattr(node.limits, name)) for name in ("memory", "cpus", "processes")}
     if len(set(ways.values())) == 1:
         return ways["memory"]
@@ -134,12 +134,12 @@ def limits_word(node: Node) -> str:
 
 
 def _isolation_and_why(node: Node) -> str:
-    """The same with the reason why it is not a stronger one, where there is any."""
+    """Return the same with the reason for no stronger one, if any."""
     return isolation_word(node) + (f": {node.isolation_note}" if node.isolation_note else "")
 
 
 def _limits_and_why(node: Node) -> str:
-    """The same with the reason why the kernel does not; empty where nothing was told."""
+    """Return the same with the reason if the kernel does not enforce them; "" if not reported."""
     if not node.HasField("limits"):
         return ""
     return limits_word(node) + (f": {node.limits.note}" if node.limits.note else "")
@@ -150,12 +150,12 @@ def _way(keeping: int) -> str:
 
 
 def is_simulated(node: Node) -> bool:
-    """Whether any of its devices has no hardware behind it."""
+    """Return whether any of its devices is simulated."""
     return any(use.device.simulated for use in node.devices)
 
 
 def note(node: Node) -> str:
-    """Whose sessions alone it runs, what it lacks by its agent's word, and what is withheld."""
+    """Describe whose sessions it is restricted to, what it lacks by its agent's report, and withheld devices."""
     withheld = [use.device for use in node.devices if use.device.withheld]
     notes = (node.owner_note, node.setting_note, node.device_note, node.disk_note)
     parts = [said for said in notes if said]
@@ -189,7 +189,7 @@ def _contact_within(node: Node, now: float, cells: int) -> str:
 
 
 def _is_measured(node: Node) -> bool:
-    """Whether this leader has had a measurement: no machine uses no memory at all."""
+    """Return whether this leader has a measurement: no machine uses 0 bytes."""
     return node.memory_used_bytes > 0
 
 
@@ -203,7 +203,7 @@ def _memory(node: Node, _now: float) -> str:
 
 
 def _certificate(node: Node, now: float) -> str:
-    """When the node's certificate ends."""
+    """Describe the end of the node's certificate."""
     if not node.HasField("certificate_ends_at"):
         return "-"
     left_s = seconds_of(node.certificate_ends_at) - now
@@ -211,7 +211,7 @@ def _certificate(node: Node, now: float) -> str:
 
 
 def warning(node: Node, now: float) -> str:
-    """A certificate that ends soon, or a clock that is wrong; "" where neither is."""
+    """Warn of a certificate that ends soon, or a wrong clock; else ""."""
     parts = []
     if node.HasField("certificate_ends_at"):
         left_s = seconds_of(node.certificate_ends_at) - now
@@ -273,7 +273,7 @@ def _load(item: NodeDevice, _now: float) -> str:
 
 
 def _utilization(use: DeviceUse) -> float | None:
-    """0 to 100; None where nobody measured it: drivers do not tell it of MIG instances."""
+    """0 to 100; None if not measured: drivers do not report it for MIG instances."""
     percent = use.sample.utilization_percent
     is_told = use.HasField("sample") and (percent > 0 or not use.device.parent_uuid)
     return round(percent, 3) if is_told else None
@@ -304,7 +304,7 @@ def _clock(item: NodeDevice, _now: float) -> str:
 
 
 def _errors(item: NodeDevice, _now: float) -> str:
-    """Uncorrected memory errors and the last XID, where there are any."""
+    """Return uncorrected memory errors and the last XID, if any."""
     sample = item.use.sample
     parts = [f"{sample.ecc_uncorrected} ECC"] if sample.ecc_uncorrected else []
     parts += [f"XID {sample.last_xid}"] if sample.last_xid else []
@@ -322,7 +322,7 @@ def _power(item: NodeDevice, _now: float) -> str:
 
 
 def _held(item: NodeDevice, _now: float) -> str:
-    """How much of it sessions hold; why it is withheld stands in the node's note."""
+    """Return the share held by sessions; the reason for withholding it is in the node's note."""
     others = held_with(item)
     if others and not item.use.allocated_thousandths:
         return "as GPU " + ", ".join(str(device.index) for device in others)
@@ -374,7 +374,7 @@ DEVICE_COLUMNS: tuple[Column[NodeDevice], ...] = (
 
 
 def device_record(item: NodeDevice) -> dict[str, Any]:
-    """Everything of a device in raw values."""
+    """Return all fields of a device in raw values."""
     use = item.use
     sample = use.sample if use.HasField("sample") else None
     return {
@@ -406,7 +406,7 @@ def device_record(item: NodeDevice) -> dict[str, Any]:
 
 
 def record(node: Node) -> dict[str, Any]:
-    """Everything of a node in raw values."""
+    """Return all fields of a node in raw values."""
     return {
         "name": node.name,
         "state": enum_name(nodes_pb2.NodeState, node.state, "NODE_STATE_"),
@@ -490,14 +490,14 @@ def _hold_record(node: Node) -> dict[str, Any]:
 
 
 def foreign_lines(node: Node, now: float) -> list[str]:
-    """What runs on a held node and should not, a line each; empty where the caller may not see it."""
+    """Describe foreign replicas on a held node, a line each; empty if hidden from the caller."""
     every = foreign_replicas(node, now)
     lines, left = every[:_MOST_FOREIGN], len(every[_MOST_FOREIGN:])
     return [*lines, f"and {left} more: nsml node show {node.name} -j"] if left else lines
 
 
 def foreign_replicas(node: Node, now: float) -> list[str]:
-    """All that runs on a held node and should not, those that its agent can name first."""
+    """Describe all foreign replicas on a held node, those named by its agent first."""
     known = {one.replica: one for one in node.hold.foreign}
     indexes = {use.device.uuid: use.device.index for use in node.devices}
     names = sorted(node.hold.replicas, key=lambda name: name not in known)
@@ -521,7 +521,7 @@ def _foreign_line(one: ForeignReplica, indexes: Mapping[str, int], now: float) -
 
 
 def shown_record(answer: GetNodeResponse) -> dict[str, Any]:
-    """Everything of a node and the names of its sessions."""
+    """Return all fields of a node and the names of its sessions."""
     return {
         **record(answer.node),
         "sessions": list(answer.sessions),
@@ -538,7 +538,7 @@ def shown_record(answer: GetNodeResponse) -> dict[str, Any]:
 
 
 def shown_lines(answer: GetNodeResponse, now: float) -> list[str]:
-    """A node in a few lines (`nsml node show`)."""
+    """Describe a node in a few lines (`nsml node show`)."""
     node = answer.node
     hidden = [f"{answer.hidden_sessions} of others"] if answer.hidden_sessions else []
     contact = (
@@ -576,7 +576,7 @@ def shown_lines(answer: GetNodeResponse, now: float) -> list[str]:
 
 
 def _transfers(transfers: NodeTransfers) -> str:
-    """How much of datasets it has fetched since its agent started, and from where; "" before it has."""
+    """Describe dataset transfers since its agent started, and their sources; "" if none."""
     fetched = transfers.from_platform + transfers.from_peers + transfers.from_bucket
     words = []
     if fetched:
@@ -607,7 +607,7 @@ def _agent(node: Node, now: float) -> str:
 
 
 def _networks(node: Node) -> str:
-    """What sessions and gangs get there: "own, host on request; gangs: host"."""
+    """Describe the networks of sessions and gangs: "own, host on request; gangs: host"."""
     asked = ", ".join(map(network_word, node.networks))
     asked += " on request" if len(node.networks) > 1 else ""
     gangs = node.gang_network and f"gangs: {node.gang_network}"
@@ -615,7 +615,7 @@ def _networks(node: Node) -> str:
 
 
 def _wrapped(title: str, text: str) -> list[str]:
-    """A row of `shown_lines`, in about 100 columns: reasons can be several sentences."""
+    """Wrap a row of `shown_lines` to about 100 columns: reasons can be several sentences."""
     lines = wrap(text, _ROW_COLUMNS, break_long_words=False, break_on_hyphens=False)
     return [f"  {'' if number else title:<10}{line}" for number, line in enumerate(lines)]
 
@@ -629,7 +629,7 @@ def _resources(resources: resources_pb2.Resources) -> dict[str, Any]:
 
 
 def cluster_record(cluster: GetClusterResponse) -> dict[str, Any]:
-    """The platform in raw values."""
+    """Return the platform in raw values."""
     leads = _somebody_leads(cluster)
     return {
         "version": cluster.version,
@@ -679,29 +679,29 @@ def _condition_record(condition: Condition) -> dict[str, Any]:
 
 
 def condition_name(condition: Condition) -> str:
-    """`HISTORY_GONE`; the number of one that this version does not know."""
+    """Return `HISTORY_GONE`; the number of a condition unknown to this version."""
     return enum_name(nodes_pb2.ConditionName, condition.name, "CONDITION_NAME_")
 
 
 def is_notice(condition: Condition) -> bool:
-    """Whether it only informs: anybody who reaches the port can cause it, so that no monitoring may fail of it."""
+    """Return whether it is only informational: anybody who reaches the port can cause it, so monitoring must not fail on it."""
     return condition.name == nodes_pb2.CONDITION_NAME_JOIN_REFUSED
 
 
 def condition_title(condition: Condition) -> str:
-    """What it is, and of what: `CLOCK_OFF (gpu-3)`, `notice JOIN_REFUSED (192.0.2.7)`."""
+    """Return its name and subject: `CLOCK_OFF (gpu-3)`, `notice JOIN_REFUSED (192.0.2.7)`."""
     subject = f" ({condition.subject})" if condition.subject else ""
     grade = "notice " if is_notice(condition) else ""
     return f"{grade}{condition_name(condition)}{subject}"
 
 
 def worst_first(cluster: GetClusterResponse) -> list[Condition]:
-    """The conditions of the platform, notices last."""
+    """Return the conditions of the platform, notices last."""
     return sorted(cluster.conditions, key=is_notice)
 
 
 def condition_lines(cluster: GetClusterResponse) -> list[str]:
-    """What is wrong, several lines each: since when, what it means, what ends it."""
+    """Describe conditions, several lines each: since when, its meaning, its remedy."""
     now = seconds_of(cluster.now)
     lines = []
     for one in worst_first(cluster):
@@ -715,7 +715,7 @@ def condition_lines(cluster: GetClusterResponse) -> list[str]:
 
 
 def cluster_lines(cluster: GetClusterResponse, *, server: str) -> list[str]:
-    """The platform in a few lines (`nsml status`)."""
+    """Describe the platform in a few lines (`nsml status`)."""
     leader = _leader_words(cluster)
     gpus = _share(cluster.allocated.gpu_thousandths, cluster.capacity.gpu_thousandths)
     cpus = _share(cluster.allocated.cpu_thousandths, cluster.capacity.cpu_thousandths)
@@ -751,7 +751,7 @@ def _load_record(cluster: GetClusterResponse) -> dict[str, Any] | None:
 
 
 def _load_lines(cluster: GetClusterResponse) -> list[str]:
-    """How many GPUs do something, and how many of them much."""
+    """Describe how many GPUs are in use, and how many above 80%."""
     load = cluster.load
     if not load.devices:
         return []
@@ -761,7 +761,7 @@ def _load_lines(cluster: GetClusterResponse) -> list[str]:
 
 
 def _standbys(cluster: GetClusterResponse) -> list[Member]:
-    """All that do not lead: every one while nobody can."""
+    """Return all members that do not lead: all of them while there is no leader."""
     return [one for one in cluster.members if not (one.is_leader and _somebody_leads(cluster))]
 
 
@@ -779,7 +779,7 @@ def _address(member: Member) -> str:
 
 
 def _can_lead(cluster: GetClusterResponse) -> bool:
-    """Whether anybody can: a leader leads by the store's word, while the store answers."""
+    """Return whether any member can lead: leadership needs the store."""
     gone = nodes_pb2.CONDITION_NAME_COORDINATION_GONE
     return all(one.name != gone for one in cluster.conditions)
 
@@ -801,7 +801,7 @@ def _leader_words(cluster: GetClusterResponse) -> str:
 
 
 def _age_lines(cluster: GetClusterResponse) -> list[str]:
-    """How old it is, where that is more than a moment."""
+    """Return the age of the answer, if more than a moment."""
     old_s = seconds_of(cluster.now) - seconds_of(cluster.known_at)
     if not cluster.HasField("known_at") or old_s < _MOMENT_S:
         return []

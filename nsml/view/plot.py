@@ -1,8 +1,8 @@
-"""Series to braille: every column shows its least and greatest value, so no spike is lost.
+"""Draws series in braille: every column shows its min and max, so no spike is lost.
 
-A braille cell is 2 dots wide and 4 high. Many points of one dot column become the vertical bar from
-the least to the greatest; neighbouring columns are joined by straight lines. A value that is no
-number leaves a gap and a mark on the axis.
+A braille cell is 2 dots wide and 4 high. Many points of one dot column become a vertical bar from
+min to max; neighbouring columns are joined by straight lines. A non-finite value
+leaves a gap and a mark on the axis.
 """
 
 from __future__ import annotations
@@ -31,20 +31,20 @@ DOTS = ((0x01, 0x08), (0x02, 0x10), (0x04, 0x20), (0x40, 0x80))
 _LEFT, _RIGHT = (
     [sum(DOTS[y][side] for y in range(4) if four >> y & 1) for four in range(16)] for side in (0, 1)
 )
-"""Bits of a cell by the four dots of a column, of which the lowest bit is that at the top."""
+"""Bits of a cell by the four dots of a column; the lowest bit is the top dot."""
 _LABEL_CELLS = 9
 _LEAST_COLUMNS = 10
 _LEAST_NAME = 14
-"""Cells that the name of a line keeps in a legend before figures are left out."""
+"""Least cells of a line's name in a legend; figures are left out first."""
 _LARGEST_POWER = 308.25
 _PRECISION_DIGITS = 12
-"""Of a value that are meant: what differs beyond them is the dust of sums and divisions."""
+"""Significant digits of a value: further ones are rounding errors."""
 LETTERS = chr(BLANK) + "┤━┊"
-"""A terminal that shows these shows a chart."""
+"""Characters that a terminal needs to show a chart."""
 CHANGED = "┊"
-"""In the column of a step at which something was changed in the running program."""
+"""Marks the column of a step with a change of the running program."""
 MARK = "×"  # noqa: RUF001 - told from a letter x
-"""Under a column that holds a value which is no finite number."""
+"""Marks a column with a non-finite value, below it."""
 
 
 _LINE_LETTERS = ascii_uppercase + ascii_lowercase
@@ -52,7 +52,7 @@ _Cells: TypeAlias = "tuple[tuple[tuple[str, int | None], ...], ...]"
 
 
 def worth(columns: int) -> int:
-    """Columns of a series that are worth having for a chart of so many cells: two for each dot."""
+    """Return the useful columns of a series for a chart of this width: two for each dot."""
     return 4 * _plot_columns(columns)
 
 
@@ -62,13 +62,13 @@ def _plot_columns(columns: int) -> int:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Raster:
-    """A drawn chart: `cells[row][column]` is a letter and the number of its series, or None."""
+    """A drawn chart: `cells[row][column]` is a character and the index of its series, or None."""
 
     cells: _Cells
     x_range: tuple[float, float]
     y_range: tuple[float, float]
     gaps: tuple[int, ...]
-    """Columns of cells that hold a value which is no finite number."""
+    """Columns of cells with a non-finite value."""
 
 
 @dataclass(slots=True)
@@ -80,11 +80,11 @@ class _Column:
     least: int
     greatest: int
     is_cut: bool
-    """A value that is no number came before its first point: not joined to the left."""
+    """A non-finite value precedes its first point: not joined to the left."""
 
 
 def rasterise(lines: Sequence[Series], *, columns: int, rows: int) -> Raster:
-    """Draw the lines over one another into `columns` x `rows` cells; the first one on top."""
+    """Draw the lines into `columns` x `rows` cells; the first one on top."""
     x_range = _range([x for line in lines for x in (line.x[0], line.x[-1])] if lines else [])
     y_range = _range(_extremes(lines), precision=10.0**-_PRECISION_DIGITS)
     cells: list[list[tuple[str, int | None]]] = [
@@ -116,19 +116,19 @@ def _extremes(lines: Sequence[Series]) -> list[float]:
 
 
 def is_flat(low: float, high: float, precision: float = 10.0**-_PRECISION_DIGITS) -> bool:
-    """Whether two values differ by no more than this share of the larger one."""
+    """Return whether two values differ by at most this fraction of the larger one."""
     # Halved first: the difference of two finite numbers may be infinite.
     return high / 2 - low / 2 <= precision * (max(abs(low), abs(high)) / 2)
 
 
 def _range(values: Sequence[float], *, precision: float = 0.0) -> tuple[float, float]:
-    """Least and greatest, opened a little where they are the same."""
+    """Return min and max, widened a little if they are equal."""
     if not values:
         return 0.0, 1.0
     low, high = min(values), max(values)
     if is_flat(low, high, precision):
         margin = abs(low) / 10 or 1.0
-        # A margin beyond the greatest number would be infinite.
+        # A margin beyond the largest float would be infinite.
         most = sys.float_info.max
         return max(low - margin, -most), min(high + margin, most)
     return low, high
@@ -177,7 +177,7 @@ def _dot_columns(
 
 
 def _dots(columns: dict[int, _Column]) -> dict[int, int]:
-    """The dots of each column as bits, of which the lowest is that at the top; columns are joined."""
+    """Return the dots of each column as bits, the lowest at the top; columns are joined."""
     dots: dict[int, int] = {}
     before: tuple[int, int] | None = None
     for x, column in sorted(columns.items()):
@@ -194,13 +194,13 @@ def _bits(top: int, bottom: int) -> int:
 
 
 def _joined(x0: int, y0: int, x1: int, y1: int) -> Iterator[tuple[int, int, int]]:
-    """A straight line (Bresenham's) in bars: column, top and bottom of each."""
+    """Yield a straight line (Bresenham's) as bars: column, top and bottom of each."""
     run, rise, step = x1 - x0, abs(y1 - y0), 1 if y1 > y0 else -1
     for x in range(run + 1):
         if rise <= run:
             begin = end = (2 * x * rise + run) // (2 * run)
         else:
-            # What is nearer to this column than to another.
+            # The part nearer to this column than to another.
             begin = max(-((1 - 2 * x) * rise // (2 * run)), 0)
             end = min(-((-1 - 2 * x) * rise // (2 * run)) - 1, rise)
         top, bottom = sorted((y0 + step * begin, y0 + step * end))
@@ -208,7 +208,7 @@ def _joined(x0: int, y0: int, x1: int, y1: int) -> Iterator[tuple[int, int, int]
 
 
 def _letters(left: int, right: int) -> Iterator[tuple[int, str]]:
-    """Two columns of dots beside one another as letters, with the rows of those that are not empty."""
+    """Yield the nonempty characters of two adjacent dot columns, with their rows."""
     row = 0
     while left or right:
         if mask := _LEFT[left & 15] | _RIGHT[right & 15]:
@@ -218,20 +218,20 @@ def _letters(left: int, right: int) -> Iterator[tuple[int, str]]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Average:
-    """Moving averages of lines, in their order; `share` is that of the past."""
+    """Moving averages of lines, in order; `share` is the weight of the past."""
 
     lines: Sequence[Series]
     share: float
 
     @property
     def words(self) -> str:
-        """How charts call it."""
+        """Its description in charts."""
         return f"smooth {self.share:g}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Piece:
-    """A run of a line of text; `series` says whose colour it has."""
+    """A run of text; `series` determines its colour."""
 
     text: str
     series: int | None = None
@@ -251,13 +251,13 @@ def chart(
     legend: Sequence[list[Piece]] | None = None,
     marks: Sequence[float] = (),
 ) -> list[list[Piece]]:
-    """A whole chart in `columns` cells: title, plot with axes, legend. Lines of pieces.
+    """Return a chart in `columns` cells as lines of pieces: title, plot with axes, legend.
 
-    `is_log`: the vertical axis is logarithmic; what is not above 0 is left out, and counted.
-    `average` is drawn in place of the lines; the figures beside them are those of the lines.
-    `numbers` of the lines, by which they have their letters and pieces know whose they are; None: counted from 0
-    on. The legend has the first `named` lines; None: all. `legend`: another in its place.
-    `marks`: places of the axis at which something was changed, a dotted line each, behind the lines.
+    `is_log`: the vertical axis is logarithmic; values not above 0 are left out, and counted.
+    `average` is drawn in place of the lines; the figures are still those of the lines.
+    `numbers` of the lines determine their letters and the `series` of pieces; None: counted from 0.
+    The legend has the first `named` lines; None: all. `legend`: replaces it.
+    `marks`: positions of changes on the axis, each a dotted line behind the lines.
     """
     kept = [above_zero(line) if is_log else (line, 0) for line in lines]
     dropped = sum(count for _, count in kept)
@@ -300,7 +300,7 @@ def chart(
 
 
 def _marked(cells: _Cells, x_range: tuple[float, float], marks: Sequence[float]) -> _Cells:
-    """The cells with a dotted line at each mark, where nothing else is."""
+    """Return the cells with a dotted line at each mark, where they are empty."""
     low, high = x_range
     shown = [mark for mark in marks if low <= mark <= high]
     if not shown or not cells:
@@ -323,14 +323,14 @@ def short_legend(
     columns: int,
     rows: int,
 ) -> list[list[Piece]]:
-    """A legend with several lines of a chart in one row: letter, label and last value; what has no room is counted.
+    """Return a legend with several lines in one row: letter, label and last value; those without room are counted.
 
     Args:
-        lines: those with points, in the order of their importance.
+        lines: with points, by importance.
         labels: of each line.
-        numbers: of each line; they give it its letter and its colour.
+        numbers: of each line; they determine its letter and colour.
         columns: cells of a row.
-        rows: at most so many.
+        rows: most rows.
     """
     entries = []
     for number, line, label in zip(numbers, lines, labels, strict=True):
@@ -365,12 +365,12 @@ def heights(
     least: int,
     named: Sequence[int] | None = None,
 ) -> list[int]:
-    """Rows of the first charts, of `least` rows and more, that together take `room` lines or, one alone, more.
+    """Return the heights of the first charts, `least` rows and more, that fit into `room` lines together; one alone may exceed it.
 
-    There is an empty line between two, and one for what is left out where not all charts have room.
-    `named`: lines of each that its legend has; None: all.
+    There is an empty line between two, and one for a note if not all charts fit.
+    `named`: legend lines of each; None: all.
     """
-    # Beside its rows a chart has its title, its axis, a mark for what is no number, and its legend.
+    # Beside its rows a chart has a title, an axis, marks of non-finite values, and a legend.
     legends = [len(drawn) for drawn in lines] if named is None else named
     around = [
         2 + any(line.odd for line in drawn) + legend
@@ -385,7 +385,7 @@ def heights(
 
 
 def within(line: Series, low: float, high: float) -> Series:
-    """The part of a line from `low` to `high` on its horizontal axis."""
+    """Return the part of a line from `low` to `high` on its horizontal axis."""
     first, last = bisect_left(line.x, low), bisect_right(line.x, high)
     return replace(
         line,
@@ -397,7 +397,7 @@ def within(line: Series, low: float, high: float) -> Series:
 
 
 def above_zero(line: Series) -> tuple[Series, int]:
-    """A line without the values that no logarithmic axis can show, and at how many places these are."""
+    """Return a line without values that a logarithmic axis cannot show, and the number of their positions."""
     kept = [place for place, value in enumerate(line.y) if not value <= 0]
     if len(kept) == len(line.x):
         return line, 0
@@ -412,7 +412,7 @@ def above_zero(line: Series) -> tuple[Series, int]:
 
 
 def _counts_above_zero(line: Series) -> list[int]:
-    """A column that has lost the place of its count has it at the next one that is left."""
+    """Move the count of a removed column to the next remaining one."""
     counts, carried = [], 0
     for value, count in zip(line.y, line.counts or (), strict=True):
         if value <= 0:
@@ -426,18 +426,18 @@ def _counts_above_zero(line: Series) -> list[int]:
 
 
 def dropped_text(lines: Sequence[Series], dropped: int) -> str:
-    """How many values were dropped at so many places of lines; of columns no more than some is known."""
+    """Return the number of dropped values; for columns only "some" is known."""
     return "some" if any(line.counts for line in lines) else f"{dropped:,}"
 
 
 def finite_range(lines: Sequence[Series]) -> tuple[float, float] | None:
-    """The least and the greatest finite value of all lines; None where there is none."""
+    """Return the min and max finite value of all lines; None if there is none."""
     values = _extremes(lines)
     return (min(values), max(values)) if values else None
 
 
 def _logarithms(line: Series) -> Series:
-    # Rounded: dust would be a difference of logarithms, however small these are.
+    # Rounded: else rounding errors would look like differences.
     return replace(
         line,
         y=[
@@ -448,12 +448,12 @@ def _logarithms(line: Series) -> Series:
 
 
 def letter(number: int) -> str:
-    """What tells a line from others where there are no colours; from the 53rd on it is that of another, too."""
+    """Return the letter of a line, for charts without colours; they repeat from the 53rd line on."""
     return _LINE_LETTERS[number % len(_LINE_LETTERS)]
 
 
 def _lettered(cells: _Cells, numbers: Sequence[int]) -> _Cells:
-    """The cells with each line's letter in the last one that shows it."""
+    """Put each line's letter in its last cell."""
     places: dict[int, tuple[int, int]] = {}
     for y, row in enumerate(cells):
         for x, (_, series) in enumerate(row):
@@ -467,7 +467,7 @@ def _lettered(cells: _Cells, numbers: Sequence[int]) -> _Cells:
 
 
 def _labels(values: Sequence[float]) -> list[str]:
-    """Places on the vertical axis, in the cells that there are for them."""
+    """Format labels of the vertical axis, within their cells."""
     texts = apart(values)
     if max(map(len, texts)) <= _LABEL_CELLS:
         return texts
@@ -500,7 +500,7 @@ def _x_axis(x_range: tuple[float, float], axis: Axis, columns: int) -> str:
 
 
 def axis_texts(low: float, high: float, axis: Axis) -> tuple[str, str]:
-    """Two places on the horizontal axis for people, as exact as tells them apart."""
+    """Format two positions on the horizontal axis, with enough digits to distinguish them."""
     match axis:
         case Axis.STEP:
             left, right = apart([low, high])
@@ -514,10 +514,10 @@ def axis_texts(low: float, high: float, axis: Axis) -> tuple[str, str]:
 def _legend(
     lines: Sequence[Series], numbers: Sequence[int], whose: str, columns: int
 ) -> Iterator[list[Piece]]:
-    """`whose` figures they are, before them.
+    """Yield the legend; `whose`: a title for the figures.
 
-    Where a line is longer than `columns` cells, its name is shortened, and max and min are left out: a number that
-    is cut reads as another number.
+    If a line is longer than `columns` cells, its name is shortened, and max and min are left out: a cut
+    number looks like another one.
     """
     for number, line in zip(numbers, lines, strict=True):
         finite = [value for value in line.y if math.isfinite(value)]
@@ -527,7 +527,7 @@ def _legend(
             continue
         last, low, high = map(number_text, (line.y[-1], min(finite), max(finite)))
         figures = [f"  {whose}last {last}", f"  min {low}", f"  max {high}"]
-        # What tells several lines apart has room before max and min.
+        # Names that distinguish lines have priority over max and min.
         most = max(columns // 2, _LEAST_NAME) if len(lines) > 1 else _LEAST_NAME
         name_cells = min(width(line.label), most)
         while figures and width(mark) + name_cells + len("".join(figures)) > columns:
@@ -538,13 +538,13 @@ def _legend(
 
 
 def _of_first(line: Series) -> int:
-    """Finite points of the first column that has any."""
+    """Return the finite points of the first column with any."""
     counts = zip(line.counts or (), line.y, strict=True)
     return next((count for count, value in counts if count and math.isfinite(value)), 0)
 
 
 def words(title: str, line: Series, *, axis: Axis, average: Average | None = None) -> str:
-    """A series in one sentence, for those who do not see charts; `average`: of this line alone."""
+    """Describe a series in one sentence, for people who cannot see charts; `average`: of this line alone."""
     finite = [value for value in line.y if math.isfinite(value)]
     if not finite:
         return f"{title} of {line.label}: no finite value in {_count(line.points)}"

@@ -1,4 +1,4 @@
-"""The processes of a session, in rows and raw values."""
+"""The processes of a session, as rows and in raw values."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def _command(process: ReplicaProcess) -> str:
 
 
 def _on_gpu(held: ProcessDevice) -> str:
-    """`GPU 0: 843M`; `GPU 0` where the driver does not say how much."""
+    """Return `GPU 0: 843M`; `GPU 0` if the driver does not report memory."""
     known = f": {memory_text(held.memory_bytes)}" if held.HasField("memory_bytes") else ""
     return f"GPU {held.index}{known}"
 
@@ -65,7 +65,7 @@ _SERVICES: Final = {
 
 
 def visitor_lines(visitors: Iterable[Visitor]) -> Iterator[str]:
-    """Who is inside, a line for each: `connected: kim, ssh, for 5m`."""
+    """Describe connected users, a line each: `connected: kim, ssh, for 5m`."""
     for one in visitors:
         known = _SERVICES.get(one.service)
         what = known or (f"port {one.service}" if one.service.isdecimal() else one.service)
@@ -74,7 +74,7 @@ def visitor_lines(visitors: Iterable[Visitor]) -> Iterator[str]:
 
 
 def visitor_record(visitor: Visitor) -> dict[str, Any]:
-    """Everything of a connection in raw values."""
+    """Return all fields of a connection in raw values."""
     return {
         "user": visitor.user,
         "service": visitor.service,
@@ -83,7 +83,7 @@ def visitor_record(visitor: Visitor) -> dict[str, Any]:
 
 
 def record(process: ReplicaProcess) -> dict[str, Any]:
-    """Everything of a process in raw values."""
+    """Return all fields of a process in raw values."""
     return {
         "pid": process.pid,
         "node_pid": process.node_pid,

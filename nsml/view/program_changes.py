@@ -1,4 +1,4 @@
-"""Changes of running programs in words: what is set, at which step, and what came of it."""
+"""Descriptions of changes to running programs: values, step, and results."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ OPEN: Final = frozenset(
 MADE: Final = frozenset({pb.PROGRAM_CHANGE_PHASE_APPLIED, pb.PROGRAM_CHANGE_PHASE_DIVIDED})
 
 RUNS: Final = frozenset({pb.SESSION_STATE_RUNNING, pb.SESSION_STATE_PAUSED})
-"""States in which the program of a session can be changed, and looked into."""
+"""States in which a session's program can be changed and inspected."""
 
 _PHASES: Final = {
     pb.PROGRAM_CHANGE_PHASE_ASK: "asked for",
@@ -44,20 +44,20 @@ _STATES: Final = {
 
 
 def phase_word(change: pb.ProgramChange) -> str:
-    """How far it is."""
+    """Return the word for its phase."""
     is_withdrawn = change.phase == pb.PROGRAM_CHANGE_PHASE_WITHDRAWN
     if is_withdrawn and change.reason and not was_withdrawn_by_user(change):
-        return "not made"  # it was refused, or no process came
+        return "not made"  # it was refused, or no process reached it
     return _PHASES.get(change.phase, "unknown")
 
 
 def was_withdrawn_by_user(change: pb.ProgramChange) -> bool:
-    """Whether a user withdrew it; else it was refused, or its processes did not come to it."""
+    """Return whether a user withdrew it; else it was refused, or its processes did not reach it."""
     return change.reason.startswith("withdrawn by ")
 
 
 def what(change: pb.ProgramChange) -> str:
-    """What was asked for: `lr=0.003`, `pause`."""
+    """Describe the request: `lr=0.003`, `pause`."""
     match change.kind:
         case pb.PROGRAM_CHANGE_KIND_SET:
             given = sorted(change.values.items())
@@ -73,7 +73,7 @@ def what(change: pb.ProgramChange) -> str:
 
 
 def step_text(change: pb.ProgramChange) -> str:
-    """At which step it is made: `step 5,000`; "" where none is known."""
+    """Return its step: `step 5,000`; "" if unknown."""
     if not change.HasField("at"):
         return ""
     unit = {"optimizer": "optimizer step", "report": "reported step"}.get(change.counter, "step")
@@ -81,7 +81,7 @@ def step_text(change: pb.ProgramChange) -> str:
 
 
 def results(change: pb.ProgramChange) -> Iterator[str]:
-    """What came of it, a line each: of all processes together where they did alike."""
+    """Yield its results, a line each: one for all processes with equal ones."""
     members = change.members
     if change.phase != pb.PROGRAM_CHANGE_PHASE_DIVIDED and len(members) == 1:
         yield from _knob_lines(members[0].knobs)
@@ -104,7 +104,7 @@ def _knob_lines(knobs: Sequence[pb.KnobChange]) -> Iterator[str]:
 
 
 def value_word(value: str) -> str:
-    """A value that is JSON as people write it; `?` where none is known. User code is behind it."""
+    """Format a JSON value for people; `?` if it is missing. It comes from user code."""
     try:
         return visible(word_of(value)) if value else "?"
     except (ValueError, RecursionError):
@@ -112,7 +112,7 @@ def value_word(value: str) -> str:
 
 
 def set_words(changes: Sequence[pb.ProgramChange]) -> list[str]:
-    """The flags of `nsml run` that repeat what was set in a running session, in order."""
+    """Return the flags of `nsml run` that repeat the changes made in a running session, in order."""
     words: list[str] = []
     for change in changes:
         if change.kind != pb.PROGRAM_CHANGE_KIND_SET or change.phase not in MADE:
@@ -125,7 +125,7 @@ def set_words(changes: Sequence[pb.ProgramChange]) -> list[str]:
 
 
 def settings(changes: Sequence[pb.ProgramChange]) -> dict[str, str]:
-    """What was set in a running session, by knob: `0.003 at step 5,000, 0.001 at step 9,000`."""
+    """Return the changes of knobs in a running session: `0.003 at step 5,000, 0.001 at step 9,000`."""
     found: dict[str, list[str]] = {}
     for change in changes:
         if change.kind == pb.PROGRAM_CHANGE_KIND_SET and change.phase in MADE:
@@ -137,20 +137,20 @@ def settings(changes: Sequence[pb.ProgramChange]) -> dict[str, str]:
 
 
 def is_held(session: pb.Session) -> bool:
-    """Whether its program is paused, or is to be at a step to come."""
+    """Return whether its program is paused, or a pause is pending."""
     change = open_change(session)
     awaits = change is not None and change.kind == pb.PROGRAM_CHANGE_KIND_PAUSE
     return awaits or session.state == pb.SESSION_STATE_PAUSED
 
 
 def open_change(session: pb.Session) -> pb.ProgramChange | None:
-    """The change that is not over; None: there is none."""
+    """Return the unfinished change; None if there is none."""
     last = session.changes[-1] if session.changes else None
     return last if last is not None and last.phase in OPEN else None
 
 
 def marks(changes: Sequence[pb.ProgramChange]) -> tuple[float, ...]:
-    """The steps at which something was changed, by counters that charts have as their axis."""
+    """Return the steps of changes, for counters used as chart axes."""
     return tuple(
         float(change.at)
         for change in changes
@@ -159,7 +159,7 @@ def marks(changes: Sequence[pb.ProgramChange]) -> tuple[float, ...]:
 
 
 def line(change: pb.ProgramChange) -> str:
-    """A change in one line, but for when: `lr=0.003  applied at step 5,000  by kim`."""
+    """Describe a change in one line, without its time: `lr=0.003  applied at step 5,000  by kim`."""
     is_withdrawn = change.phase == pb.PROGRAM_CHANGE_PHASE_WITHDRAWN
     where = "" if is_withdrawn else step_text(change)
     at = f" at {where}" if where else ""
@@ -170,7 +170,7 @@ def line(change: pb.ProgramChange) -> str:
 
 
 def record(change: pb.ProgramChange) -> dict[str, Any]:
-    """A change for programs."""
+    """Return a change in raw values."""
     return {
         "number": change.number,
         "kind": pb.ProgramChangeKind.Name(change.kind).rpartition("_")[2].lower(),

@@ -25,11 +25,11 @@ _MEASURES: dict[str, tuple[str, Callable[[int], str]]] = {
     "memory_bytes": ("of memory", memory_text),
     "sessions": ("session", str),
 }
-"""Of each measure of a quota: its noun, and how a number of it is written."""
+"""Noun and formatter for each measure of a quota."""
 
 
 def gpu_hours(seconds: float) -> str:
-    """GPU-seconds as a number of GPU-hours: `12.5`, `0.0012`."""
+    """Format GPU-seconds as GPU-hours: `12.5`, `0.0012`."""
     hours = seconds / _HOUR_S
     return f"{round(hours, 2 if hours >= 1 else 4):,}".removesuffix(".0")
 
@@ -39,21 +39,21 @@ def _bound(quota: Quota, measure: str) -> int | None:
 
 
 def _of(project: Project, measure: str) -> str:
-    """What is held of a measure, and of how much: `8 of 16`."""
+    """Format the usage and quota of a measure: `8 of 16`."""
     text = _MEASURES[measure][1]
     held, bound = text(getattr(project.usage, measure)), _bound(project.settings.quota, measure)
     return held if bound is None else f"{held} of {text(bound)}"
 
 
 def _several(measure: str, number: str) -> str:
-    """A number of a measure with its noun: `1 GPU`, `8 of 16 GPUs`, `40.0 GiB of memory`."""
+    """Return a number of a measure with its noun: `1 GPU`, `8 of 16 GPUs`, `40.0 GiB of memory`."""
     noun = _MEASURES[measure][0]
     is_one = number.rpartition(" ")[2] == "1" or noun.startswith("of ")
     return f"{number} {noun}{'' if is_one else 's'}"
 
 
 def _hours(project: Project) -> str:
-    """What is used of its budget, and of how much: `12.5 of 500`."""
+    """Format the usage and size of its budget: `12.5 of 500`."""
     if not project.settings.HasField("budget"):
         return "-"
     used = project.usage.gpu_seconds
@@ -62,7 +62,7 @@ def _hours(project: Project) -> str:
 
 
 def day(seconds: float) -> str:
-    """Unix seconds as `2026-12-01` in the reader's zone, with the time of day unless that is midnight."""
+    """Format Unix seconds as `2026-12-01` in the reader's zone, with the time of day unless that is midnight."""
     text = f"{local(seconds):%Y-%m-%d %H:%M}"
     return text[:10] if text.endswith(" 00:00") else text + suffix(seconds)
 
@@ -107,7 +107,7 @@ def _quota_record(quota: Quota) -> dict[str, int | None]:
 
 
 def record(project: Project) -> dict[str, Any]:
-    """Everything of a project in raw values; None: no bound, or not known."""
+    """Return all fields of a project in raw values; None: no bound, or unknown."""
     settings, usage = project.settings, project.usage
     budget = settings.budget if settings.HasField("budget") else None
     return {
@@ -140,7 +140,7 @@ def record(project: Project) -> dict[str, Any]:
 
 
 def shown_record(answer: GetProjectResponse) -> dict[str, Any]:
-    """The same with who holds what."""
+    """Return the same with its holders."""
     return {
         **record(answer.project),
         "holders": [
@@ -156,7 +156,7 @@ _FILES_WORDS = {"on": "kept", "off": "not kept"}
 
 
 def lines(project: Project) -> list[str]:
-    """A project in a few lines."""
+    """Describe a project in a few lines."""
     settings = project.settings
     holds = [
         _several(measure, _of(project, measure))
@@ -170,7 +170,7 @@ def lines(project: Project) -> list[str]:
     ]
     rows = [
         ("owner", settings.owner),
-        # A list counts them, and names none.
+        # A list has their number, but no names.
         ("members", ", ".join(project.members) or str(project.member_count or "none")),
         ("holds", ", ".join(holds) or "nothing"),
         ("each", each and f"at most {', '.join(each)}"),
@@ -186,7 +186,7 @@ def lines(project: Project) -> list[str]:
 
 
 def beyond_lines(project: Project) -> list[str]:
-    """What each member may hold that is more than all of them may together: a line for each measure."""
+    """Warn of member quotas larger than the project's own: a line for each measure."""
     told = []
     for measure, (_, text) in _MEASURES.items():
         quotas = (project.settings.member_quota, project.settings.quota)
@@ -210,7 +210,7 @@ def _budget_line(project: Project) -> str:
 
 
 def shown_lines(answer: GetProjectResponse) -> list[str]:
-    """The same with who holds what (`nsml project show`)."""
+    """Describe the same with its holders (`nsml project show`)."""
     hidden = [f"{answer.hidden_sessions} of others"] if answer.hidden_sessions else []
     held = [
         f"{one.user} {_several('gpu_thousandths', thousandths(one.gpu_thousandths))}"
@@ -225,7 +225,7 @@ def shown_lines(answer: GetProjectResponse) -> list[str]:
 
 
 def own_lines(answer: GetProjectResponse, user: str) -> list[str]:
-    """What one member holds, and may hold at most; none of who is no member and holds nothing."""
+    """Describe one member's usage and quotas; empty for a non-member without usage."""
     held = next((one for one in answer.holders if one.user == user), None)
     if held is None and user not in answer.project.members:
         return []

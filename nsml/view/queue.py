@@ -1,4 +1,4 @@
-"""The queue: who waits, why, who holds what they wait for, and until when. Pure."""
+"""The queue: queued sessions, their reasons, the holders of their resources, and until when. Pure."""
 
 from __future__ import annotations
 
@@ -41,13 +41,13 @@ _OF_SEVERAL_NODES = {
     "has room for it": "have room for it",
     "has room for some of its replicas": "have room for some of its replicas",
 }
-"""What is told of one node, and of several the same; what else is told is what is short, or a state."""
+"""Singular and plural descriptions of nodes; all others are shortages, or a state."""
 HIDDEN = "(another's)"
-"""In place of the name of a session that the viewer may not see."""
+"""In place of the name of a hidden session."""
 
 
 def waiting_lines(waiting: Waiting, now: float) -> list[str]:
-    """Why a session waits, a line a fact: what a user asks first is above what explains it."""
+    """Describe why a session waits, a line per fact: most important first."""
     lines = [f"  why: {waiting.reason}", f"  starts: {starts_text(waiting, now)}"]
     if waiting.place:
         lines.append(f"  place: {waiting.place} of {waiting.queued} in the queue")
@@ -62,7 +62,7 @@ def waiting_lines(waiting: Waiting, now: float) -> list[str]:
 
 
 def holder_lines(waiting: Waiting, now: float) -> list[str]:
-    """Who holds what a session needs, and until when."""
+    """Describe the holders of the resources it needs, and until when."""
     return [
         f"  held: {_amount(one, waiting.short)} by {holder_text(one)}, {_until(one, now)}"
         for one in waiting.holders
@@ -70,7 +70,7 @@ def holder_lines(waiting: Waiting, now: float) -> list[str]:
 
 
 def nodes_text(what: str, nodes: int) -> str:
-    """How many nodes have what in common: `2 are short of GPUs`, `1 is held for a session ahead of it`."""
+    """Describe nodes with a common reason: `2 are short of GPUs`, `1 is held for a session ahead of it`."""
     if what in _OF_SEVERAL_NODES:
         return f"{nodes} {what if nodes == 1 else _OF_SEVERAL_NODES[what]}"
     lacking = what.split(" and ")
@@ -81,7 +81,7 @@ def nodes_text(what: str, nodes: int) -> str:
 
 
 def share_text(share: FairShare) -> str:
-    """A fair share and its parts: `2.5 (3 GPUs now, 2 recent; half-life 7d; weight 2)`."""
+    """Describe a fair share: `2.5 (3 GPUs now, 2 recent; half-life 7d; weight 2)`."""
     text = f"{_gpu_count(share.held_gpus)} now"
     if share.HasField("half_life"):
         half = duration_text(seconds_of(share.half_life))
@@ -93,7 +93,7 @@ def share_text(share: FairShare) -> str:
 
 
 def gpus_text(gpus: float) -> str:
-    """A number of GPUs, in hundredths below ten, in tenths below a hundred: `0.25`, `12.5`, `340`."""
+    """Format a number of GPUs, with two decimals below ten, one below a hundred: `0.25`, `12.5`, `340`."""
     digits = 2 if gpus < 10 else 1 if gpus < 100 else 0
     if 0 < gpus < 0.005:
         return "<0.01"
@@ -106,7 +106,7 @@ def _gpu_count(gpus: float) -> str:
 
 
 def share_record(share: FairShare) -> dict[str, Any]:
-    """The same in raw values; no half-life: only what is held now counts."""
+    """Return the same in raw values; without a half-life only current usage counts."""
     half_life = seconds_of(share.half_life) if share.HasField("half_life") else None
     return {
         "account": share.account,
@@ -120,7 +120,7 @@ def share_record(share: FairShare) -> dict[str, Any]:
 
 
 def holder_text(holder: Holder) -> str:
-    """Who holds it: the session, or whose it is; and on how many nodes."""
+    """Name a holder: the session, or its owner; with the number of nodes."""
     who = holder.session or f"a session of {holder.owner}"
     return f"{who} on {counted(holder.nodes, 'node')}" if holder.nodes > 1 else who
 
@@ -141,7 +141,7 @@ def _until(holder: Holder, now: float) -> str:
 
 
 def starts_text(waiting: Waiting, now: float) -> str:
-    """When it may start, and what that hangs on."""
+    """Describe its expected start, and the conditions."""
     if waiting.never:
         return "never, as things are"
     taken = ", unless a session ahead of it takes it" if waiting.place > 1 else ""
@@ -166,7 +166,7 @@ def _in(seconds: float) -> str:
 
 
 def what_if_lines(answer: WhatIfAnswer, asked: str, now: float) -> list[str]:
-    """What would come of it, a line a fact; `asked` is the change in the user's words."""
+    """Describe the result of a hypothetical change, a line per fact; `asked`: the change in the user's words."""
     if answer.starts:
         nodes = ", ".join(dict.fromkeys(answer.nodes))
         return [f"with {asked} it would start now: {nodes}"]
@@ -174,7 +174,7 @@ def what_if_lines(answer: WhatIfAnswer, asked: str, now: float) -> list[str]:
 
 
 def waiting_record(waiting: Waiting) -> dict[str, Any]:
-    """Why a session waits, in raw values."""
+    """Return why a session waits, in raw values."""
     return {
         "place": waiting.place,
         "queued": waiting.queued,
@@ -202,7 +202,7 @@ def _holder_record(holder: Holder, short: str) -> dict[str, Any]:
 
 
 def explained_record(answer: ExplainSessionResponse) -> dict[str, Any]:
-    """The queue's part of an explanation, in raw values."""
+    """Return the queue's part of an explanation, in raw values."""
     waits, supposed = answer.HasField("waiting"), answer.what_if
     record: dict[str, Any] = {"queue": waiting_record(answer.waiting) if waits else None}
     if answer.HasField("what_if"):
@@ -238,7 +238,7 @@ def _priority(row: QueuedSession) -> str:
 
 
 _WHY_CELLS = 40
-"""The reason has so much room, or more, before other columns have any: it is what people look for."""
+"""Least cells of the reason, reserved before other columns: people look for it."""
 COLUMNS: tuple[Column[QueuedSession], ...] = (
     Column(key="place", title="#", cell=lambda row, _: str(row.place)),
     Column(key="name", title="Name", cell=lambda row, _: row.session or HIDDEN, is_name=True),
@@ -285,7 +285,7 @@ COLUMNS: tuple[Column[QueuedSession], ...] = (
 
 
 def record(row: QueuedSession) -> dict[str, Any]:
-    """One that waits, in raw values; None where the viewer may not know, or nothing was asked for."""
+    """Return a queued session in raw values; None if hidden, or not requested."""
     return {
         "place": row.place,
         "name": row.session or None,
@@ -309,7 +309,7 @@ def record(row: QueuedSession) -> dict[str, Any]:
 
 
 def totals_text(page: ListQueueResponse) -> str:
-    """How much waits, and what is free: one line."""
+    """Describe total demand and free resources in one line."""
     free, hole = thousandths(page.free_gpu_thousandths), page.largest_hole
     where = f" (node {page.largest_hole_node})" if page.largest_hole_node else ""
     asked = thousandths(page.asked_gpu_thousandths)
@@ -322,7 +322,7 @@ def totals_text(page: ListQueueResponse) -> str:
 
 
 def totals_record(page: ListQueueResponse) -> dict[str, Any]:
-    """The same in raw values."""
+    """Return the same in raw values."""
     return {
         "queued": page.queued,
         "chosen": page.chosen,
@@ -335,7 +335,7 @@ def totals_record(page: ListQueueResponse) -> dict[str, Any]:
 
 
 def joined(pages: Sequence[ListQueueResponse]) -> ListQueueResponse:
-    """Pages as one, each place once: the queue may have moved between them. It goes on where the last one does."""
+    """Join pages, each place once: the queue may have moved between them. The last page's cursor is kept."""
     whole = sessions_pb2.ListQueueResponse()
     whole.CopyFrom(pages[0])
     whole.next_cursor = pages[-1].next_cursor

@@ -1,4 +1,4 @@
-"""What the replicas of a gang reported for the same step, as one value."""
+"""Reduces values reported by the replicas of a gang for the same step to one."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _Place: TypeAlias = "tuple[int, str, float | None]"
 
 
 class Reduction(StrEnum):
-    """How several numbers become one. What holds a NaN becomes NaN."""
+    """How several numbers become one. With a NaN the result is NaN."""
 
     MEAN = "mean"
     MIN = "min"
@@ -25,11 +25,11 @@ class Reduction(StrEnum):
 
 
 def over_ranks(points: Iterable[MetricPoint], how: Reduction) -> list[tuple[MetricPoint, int]]:
-    """A point for each attempt, metric and step, and of how many replicas it is.
+    """Return a point for each attempt, metric and step, with its number of replicas.
 
-    Points belong together that are of the same attempt, metric and step; where none was reported, or
-    one came again, those that are as manieth of their replica. The time is that of the last one. Values
-    that are no numbers are left out.
+    Points with the same attempt, metric and step are reduced; without a step, or if one
+    is repeated, those with the same index within their replica. The time is that of the last one. Non-numeric
+    values are left out.
     """
     seen: Counter[tuple[_Place, int]] = Counter()
     found: dict[tuple[_Place, int], list[MetricPoint]] = {}
@@ -53,7 +53,7 @@ def _one(points: Sequence[MetricPoint], how: Reduction) -> MetricPoint:
 
 
 def reduce(values: Sequence[float], how: Reduction) -> float:
-    """One of at least one number."""
+    """Reduce one or more numbers."""
     if any(math.isnan(value) for value in values):
         return math.nan
     match how:

@@ -1,4 +1,4 @@
-"""What of a session the next one from its record cannot repeat for certain, by name. Pure."""
+"""Aspects of a session that a new one from its record may not repeat, by name. Pure."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 _SHOWN = 5
 _REPLAYED = (pb.PROGRAM_CHANGE_KIND_SET, pb.PROGRAM_CHANGE_KIND_LOAD)
-"""Kinds of changes that made a difference to what was trained."""
+"""Kinds of changes that affected the training."""
 _IN_SERVICE = (nodes_pb2.NODE_STATE_READY, nodes_pb2.NODE_STATE_NOT_READY)
 _PYTHON = re.compile(r"python(3(\.\d+)?)?")
 """First words of command lines for which nodes make an environment (nodeagent/replica/preparation_steps.py)."""
@@ -40,14 +40,14 @@ _OF_DEFAULT_IMAGE = "that of their default image"
 
 
 class Unpinned(NamedTuple):
-    """Something that may be another one in the new session."""
+    """Something that may differ in the new session."""
 
     what: str
     why: str
 
 
 def pinned_image(session: Session) -> str:
-    """The image that a session asked for, as NAME@DIGEST where it ran in one of that name; "" where that is not known."""
+    """Return the requested image as NAME@DIGEST, if it ran in one of that name; "" if unknown."""
     ran_in = {one.image for one in session.replicas}
     asked = session.spec.image
     if not asked or len(ran_in) != 1:
@@ -55,13 +55,13 @@ def pinned_image(session: Session) -> str:
     [image] = ran_in
     try:
         is_it = bool(parts_of(image)[2]) and full_name(image) == full_name(asked)
-    except ValueError:  # the id of one that no registry has
+    except ValueError:  # the id of an image that is in no registry
         return ""
     return image if is_it else ""
 
 
 def is_of_nodes(source: Session) -> bool:
-    """Whether something is recorded of a session that a new one would have from its nodes: `not_pinned` takes these."""
+    """Return whether anything determined by nodes is recorded: then `not_pinned` needs them."""
     return bool(driver_versions(source) or python_versions(source))
 
 
@@ -71,10 +71,10 @@ def not_pinned(
     required: Requirements | None,
     nodes: Sequence[Node] | None = None,
 ) -> list[Unpinned]:
-    """What may be another one in `made` than in `source`, from whose record it was made.
+    """Return what may differ between `made` and `source`, from whose record it was made.
 
-    `required`: what the code asks for; None where that cannot be read. `nodes`: all of the platform; None where they are
-    not known.
+    `required`: requirements of the code; None if unreadable. `nodes`: all of the platform; None if
+    unknown.
     """
     candidates = None if nodes is None else [one for one in nodes if _may_run(one, made.spec)]
     return [
@@ -92,7 +92,7 @@ def not_pinned(
 
 
 def _start(source: Session, made: Session) -> Iterator[Unpinned]:
-    """The checkpoint that a restored session began with, where it was not restored."""
+    """The initial checkpoint of a restored session, if it was not restored."""
     if source.spec.HasField("initial_checkpoint") and not made.spec.HasField("initial_checkpoint"):
         yield Unpinned(
             "checkpoint",
@@ -135,7 +135,7 @@ def _image(source: Session, made: Session, required: Requirements | None) -> Ite
 def _python(
     source: Session, made: Session, required: Requirements | None, nodes: Sequence[Node] | None
 ) -> Iterator[Unpinned]:
-    """Python and the packages that come with it, where neither is of an image."""
+    """Python and its packages, if not from an image."""
     asked = made.spec.image or (required.image if required is not None else "")
     if made.spec.dockerfile or asked or images_text(source):
         return
@@ -150,7 +150,7 @@ def _python(
 
 
 def _is_given_python(spec: SessionSpec, required: Requirements | None) -> bool:
-    """Whether a node makes an environment for it: not for a plain command line without requirements."""
+    """Return whether a node makes an environment for it: not for a plain command line without requirements."""
     if not spec.argv or _PYTHON.fullmatch(spec.argv[0]) or spec.environment_lock:
         return True
     return bool(spec.bundle_digest) and (
@@ -165,7 +165,7 @@ def _python_of(node: Node) -> str:
 
 
 def _compared(source: Session, ran: Iterable[str], now: Iterable[str] | None) -> str:
-    """What a session ran with, and what nodes have now; "" where they have nothing else."""
+    """Describe what a session ran with, and what nodes have now; "" if they have nothing else."""
     before = sorted(ran)
     if not before:
         return _NOT_RECORDED if source.attempt else f"{source.name} has not run"
@@ -181,14 +181,14 @@ def _compared(source: Session, ran: Iterable[str], now: Iterable[str] | None) ->
 
 
 def _may_run(node: Node, spec: SessionSpec) -> bool:
-    """Whether a session may be placed on a node, as far as its state, its pod and its GPUs tell."""
+    """Return whether a session may be placed on a node, judging by state, pod and GPUs."""
     is_open = node.state in _IN_SERVICE and (not spec.pod or node.pod == spec.pod)
     has_gpus = not spec.resources.gpu_thousandths or any(_drivers_of(node, spec))
     return is_open and has_gpus
 
 
 def _drivers_of(node: Node, spec: SessionSpec) -> Iterator[str]:
-    """By GPU that a session may get there."""
+    """Yield drivers by available GPU."""
     for use in node.devices:
         device = use.device
         if not device.withheld and is_meant(device.model, spec.gpu_model):
@@ -218,7 +218,7 @@ def _packages(source: Session, made: Session, required: Requirements | None) -> 
 
 
 def _without_lock(source: Session) -> str:
-    """Why its packages are not those of the other session, if that is not by choice."""
+    """Return why its packages differ from the other session's, unless by choice."""
     if source.HasField("environment_lock"):
         return ""
     return f" (no lock of {source.name} is kept)"
@@ -242,7 +242,7 @@ def _gpus(source: Session, made: Session, nodes: Sequence[Node] | None) -> Itera
 
 
 def _datasets(source: Session, made: Session) -> Iterator[Unpinned]:
-    """Datasets of which the two read different parts."""
+    """Datasets of which the two sessions read different parts."""
     roots = _roots(source)
     for name, root in _roots(made).items():
         if roots.get(name, root) != root:
@@ -252,7 +252,7 @@ def _datasets(source: Session, made: Session) -> Iterator[Unpinned]:
 
 
 def _roots(session: Session) -> dict[str, str]:
-    """What a session reads of each version of a dataset: `OWNER/NAME@NUMBER` to the digest."""
+    """Return the digest of each dataset version read by a session, by `OWNER/NAME@NUMBER`."""
     versions = zip(names_in(session), session.spec.datasets, strict=True)
     return {f"{name}@{one.version}": one.digest for name, one in versions}
 

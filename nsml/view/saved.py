@@ -1,4 +1,4 @@
-"""Checkpoints and artifacts of a session in one table: what it saved."""
+"""Checkpoints and artifacts of a session in one table."""
 
 from __future__ import annotations
 
@@ -27,11 +27,11 @@ _OF_ARTIFACTS: Final = {
     "saved_at": "saved_at",
     "digest": "digest",
 }
-"""By the key of a checkpoint's column that of an artifact's which says the same."""
+"""By the key of a checkpoint's column, that of the equivalent column of artifacts."""
 
 
 def key_of(saved: Saved) -> str:
-    """Tells it from all others of its session: lost artifacts have no version."""
+    """Return a key that is unique within its session: lost artifacts have no version."""
     if isinstance(saved, Artifact):
         at = saved.saved_at.ToNanoseconds() if not saved.version else 0
         return f"artifact {at} {artifacts.label(saved)}"
@@ -41,7 +41,7 @@ def key_of(saved: Saved) -> str:
 def newest_first(
     saved: Iterable[Checkpoint], others: Iterable[Artifact]
 ) -> list[Checkpoint | Artifact]:
-    """All of both by when they were saved; checkpoints in the order in which they came."""
+    """Return both by time; checkpoints alone in their original order, reversed."""
     both: list[Checkpoint | Artifact] = [*reversed(list(saved)), *reversed(list(others))]
     if not others:
         return both
@@ -49,13 +49,13 @@ def newest_first(
 
 
 def is_lost(saved: Saved) -> bool:
-    """Whether what was saved is nowhere."""
+    """Return whether all copies are lost."""
     of = artifacts.is_lost if isinstance(saved, Artifact) else checkpoints.is_lost
     return of(saved)  # type: ignore[arg-type]
 
 
 def state_text(saved: Saved) -> str:
-    """The word, and of one that is lost why."""
+    """Return the state's word, with the reason of a loss."""
     return (
         artifacts.state_text(saved)
         if isinstance(saved, Artifact)
@@ -106,4 +106,4 @@ COLUMNS: Final[tuple[Column[Checkpoint | Artifact], ...]] = (
     ),
     *map(_column, checkpoints.COLUMNS[1:]),
 )
-"""As of checkpoints; the kind where there is anything else."""
+"""Columns of checkpoints; the kind is shown if there are artifacts."""

@@ -1,4 +1,4 @@
-"""Vectors of an embedding as dots in a plane, by label. Pure."""
+"""Embedding vectors as dots in a plane, by label. Pure."""
 
 from __future__ import annotations
 
@@ -14,18 +14,18 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
 MOST_VECTORS: Final = 2_000
-"""That are drawn: of more, as many at equal distances."""
+"""Most drawn vectors: of more, a sample at equal distances."""
 MOST_DIMENSIONS: Final = 256
-"""That are looked at: the first."""
+"""Most dimensions used: the first."""
 MOST_LABELS: Final = 6
-"""With a colour and a letter of their own: the most frequent."""
+"""Most labels with a colour and a letter of their own: the most frequent."""
 _SAMPLE: Final = 300
 _TURNS: Final = 12
 
 
 @dataclass(frozen=True, slots=True)
 class Embedding:
-    """Places in a plane, each with the number of its label in `labels`; None: of a rare one, or of none."""
+    """Points in a plane, each with the index of its label in `labels`; None: a rare label, or none."""
 
     places: Sequence[tuple[float, float]]
     numbers: Sequence[int | None]
@@ -35,7 +35,7 @@ class Embedding:
 
 
 def embedding(data: bytes) -> Embedding:
-    """What an embedding's content says, in the plane of its greatest spread; ValueError where it is none."""
+    """Project an embedding's content onto its plane of greatest variance; raises ValueError."""
     try:
         value = json.loads(data)
     except (ValueError, RecursionError) as error:
@@ -73,9 +73,9 @@ def _is_sound(row: Any, size: int, has_labels: bool) -> bool:
 
 
 def plane(vectors: Sequence[Sequence[float]]) -> list[tuple[float, float]]:
-    """The vectors as seen along the two directions in which they are apart most (principal components).
+    """Project vectors onto their first two principal components.
 
-    Vectors of one or two numbers are as they are.
+    Vectors of one or two numbers are unchanged.
     """
     if len(vectors[0]) == 1:
         return [(one[0], 0.0) for one in vectors]
@@ -95,7 +95,7 @@ def plane(vectors: Sequence[Sequence[float]]) -> list[tuple[float, float]]:
 def _direction(
     vectors: Sequence[Sequence[float]], others: Sequence[Sequence[float]]
 ) -> list[float]:
-    """That of the greatest spread at right angles to the others (power iteration)."""
+    """Return the direction of greatest variance orthogonal to the others (power iteration)."""
     size = len(vectors[0])
     found = _unit([1.0 + math.sin(1.7 * place) for place in range(size)], others)
     for _ in range(_TURNS):
@@ -123,7 +123,7 @@ def _dot(one: Sequence[float], other: Sequence[float]) -> float:
 
 
 def scatter(found: Embedding, *, columns: int, rows: int) -> list[list[Piece]]:
-    """Dots in so many cells, and below them which label has which colour; a cell is its last dot's."""
+    """Draw dots in cells, with a legend of labels below; a cell has the colour of its last dot."""
     columns, rows = max(columns, 1), max(rows - 1, 1)  # a widget may have no room yet
     spans = [(min(values), max(values)) for values in zip(*found.places, strict=True)]
     masks = [[0] * columns for _ in range(rows)]

@@ -1,4 +1,4 @@
-"""Reported points, or columns of them, as series to plot: grouped, on an axis, smoothed."""
+"""Reported points, or columns of them, as series to plot: grouped, by axis, smoothed."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ if TYPE_CHECKING:
     from nsml.v1.sessions_pb2 import MetricPoint
 
 _Key: TypeAlias = "tuple[str, str, int, int]"
-"""Metric, element, rank and attempt of a line; attempt 0 where a line is of all."""
+"""Metric, element, rank and attempt of a line; attempt 0 for a line of all attempts."""
 
 
 class Axis(StrEnum):
-    """What the horizontal axis counts."""
+    """The horizontal axis."""
 
     STEP = "step"
-    """The reported step; the point's number where none was reported."""
+    """The reported step; the point's index if none was reported."""
     RELATIVE = "relative"
     """Seconds since the series' first point."""
     WALL = "wall"
@@ -35,11 +35,11 @@ class Axis(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Series:
-    """One line: `x` never decreases; `y` may hold NaN and infinities.
+    """One line: `x` never decreases; `y` may contain NaN and infinities.
 
-    A line of columns has each at up to four places, with its least, greatest and last value and, where one is
-    in it, a NaN. `counts` are the finite points of a column, or the others, at the first of its places for
-    them, and 0 at the rest; `means` what its finite ones are on average. Without these each place is one
+    A downsampled line has each column at up to four positions, with its min, max and last value and, if it
+    contains one, a NaN. `counts` are the finite points of a column, or the others, at the first of its positions for
+    them, and 0 at the rest; `means` the mean of its finite ones. Without these each position is one
     point.
     """
 
@@ -51,12 +51,12 @@ class Series:
 
     @property
     def points(self) -> int:
-        """How many were reported."""
+        """Number of reported points."""
         return len(self.x) if self.counts is None else sum(self.counts)
 
     @property
     def odd(self) -> int:
-        """How many of them are no finite numbers."""
+        """Number of non-finite points."""
         counts = self.counts or [1] * len(self.y)
         return sum(n for n, value in zip(counts, self.y, strict=True) if not math.isfinite(value))
 
@@ -64,10 +64,10 @@ class Series:
 def collect(
     points: Iterable[MetricPoint], *, session: str, axis: Axis, is_apart: bool = False
 ) -> dict[str, list[Series]]:
-    """The numeric points of one session by metric name, one series a replica and element.
+    """Return the numeric points of one session by metric name, one series per replica and element.
 
-    They are those that count (nsml/spec/attempt_points.py), or those of all attempts, which are then lines of their own.
-    Points that went back are put in order, the later report last.
+    Superseded points are left out (nsml/spec/attempt_points.py), or each attempt is a line of its own.
+    Points out of order are sorted, the later report last.
     """
     found: dict[_Key, list[tuple[float, float]]] = {}
     starts: dict[_Key, float] = {}
@@ -101,9 +101,9 @@ class _Place(NamedTuple):
 def gather(
     parts: Iterable[tuple[pb.Series, float, float]], *, session: str, is_apart: bool = False
 ) -> dict[str, list[Series]]:
-    """Columns of one session's numbers by metric name, one series a replica and element.
+    """Return columns of one session's numbers by metric name, one series per replica and element.
 
-    Each part comes with the range of the axis that was asked for: no column reaches out of it. The
+    Each part has the requested range of the axis: columns are clipped to it. The
     columns of all attempts become one line, in the order of the axis, or each attempt's a line of its own.
     """
     found: dict[_Key, list[_Place]] = {}
@@ -123,7 +123,7 @@ def gather(
 
 
 def _places(series: pb.Series, low: float, high: float) -> Iterator[_Place]:
-    """Where the columns of a series are drawn, so that a line through it rises and falls as they do."""
+    """Yield the positions of a series' columns, so that a line through them follows their shape."""
     columns = zip(
         series.x_low,
         series.x_high,
@@ -152,7 +152,7 @@ def _places(series: pb.Series, low: float, high: float) -> Iterator[_Place]:
 
 
 def _grouped(lines: Mapping[_Key, Series], session: str) -> dict[str, list[Series]]:
-    """Lines by metric name, each called by its session, its replica where there are several, and its attempt."""
+    """Return lines by metric name, labelled by session, replica if there are several, and attempt."""
     ranks = {rank for _, _, rank, _ in lines}
     grouped: dict[str, list[Series]] = {}
     for (name, element, rank, attempt), line in lines.items():
@@ -165,10 +165,10 @@ def _grouped(lines: Mapping[_Key, Series], session: str) -> dict[str, list[Serie
 
 
 def spread(lines: Sequence[Series], *, places: int) -> list[Series]:
-    """The mean of several lines, and one standard deviation above and below it, at places of the same distance.
+    """Return the mean of several lines, and one standard deviation above and below it, at equidistant positions.
 
-    At each place count the lines that reach over it, each with what lies on it between its points; of lines of
-    columns those are the means. Where there is one line alone its deviation is 0.
+    At each position lines that cover it count, interpolated between their points; of downsampled lines
+    the means. For a single line the deviation is 0.
     """
     paths = list(filter(None, map(_path, lines)))
     if not paths:
@@ -194,14 +194,14 @@ _Path: TypeAlias = "tuple[Sequence[float], Sequence[float]]"
 
 
 def _path(line: Series) -> _Path | None:
-    """Where it is at which value, without what is no number; None: nowhere."""
+    """Return its positions and values, without non-finite ones; None if empty."""
     values = line.means or line.y
     pairs = [(x, y) for x, y in zip(line.x, values, strict=True) if math.isfinite(y)]
     return ([x for x, _ in pairs], [y for _, y in pairs]) if pairs else None
 
 
 def _at(path: _Path, x: float) -> float | None:
-    """The value of a path at a place; None: it does not reach there."""
+    """Return the interpolated value of a path; None outside of it."""
     places, values = path
     if not places[0] <= x <= places[-1]:
         return None
@@ -213,10 +213,10 @@ def _at(path: _Path, x: float) -> float | None:
 
 
 def smooth(series: Series, alpha: float) -> Series:
-    """An exponential moving average without the bias of its start; 0 changes nothing.
+    """Return an exponential moving average, bias-corrected; 0 changes nothing.
 
-    `alpha` is the share of the past, below 1. Values that are no numbers are passed through and
-    left out of the average; a constant stays exactly what it is. A column counts as so many points of its mean.
+    `alpha` is the weight of the past, below 1. Non-finite values are passed through and
+    left out of the average; a constant stays exactly the same. A column counts as all its points, at its mean.
     """
     if not alpha:
         return series
@@ -231,7 +231,7 @@ def smooth(series: Series, alpha: float) -> Series:
         kept = alpha**count
         total = kept * total + (1 - kept) * mean
         weight = kept * weight + (1 - kept)
-        # An average is between what it is of; the last bits of the division are not always.
+        # An average is between its values; rounding may exceed them.
         low, high = min(low, mean), max(high, mean)
         smoothed.append(min(max(total / weight, low), high))
     return replace(series, y=smoothed, means=None)

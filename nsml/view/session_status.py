@@ -1,4 +1,4 @@
-"""How it stands with one session, in the lines that every program shows of it. Pure."""
+"""The status of one session as lines, the same in every program. Pure."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ if TYPE_CHECKING:
     from nsml.v1.sessions_pb2 import Session, Waiting
 
 MOST_CHANGES = 5
-"""Of its running programs that are shown, of those that were made or may be; `nsml set SESSION` shows more."""
+"""Most shown changes of running programs, applied or pending; `nsml set SESSION` shows more."""
 _MOMENTS = (("created", "created_at"), ("started", "started_at"), ("ended", "ended_at"))
 
 
@@ -58,10 +58,10 @@ def lines(
     now: float,
     artifacts: Iterable[Artifact] | None = None,
 ) -> list[str]:
-    """Its state, why that is so, where it runs, what it made of its devices, and what was before.
+    """Describe its state and the reason, where it runs, its use of devices, and earlier attempts.
 
-    `artifacts`: what it left; needed where it `lacks_outputs`. Without them nothing is said of its output datasets:
-    sessions of lists and watches do not tell which versions they made.
+    `artifacts`: its artifacts; needed if it `lacks_outputs`. Without them its output datasets are left out:
+    sessions of lists and watches do not have the versions that they made.
     """
     found = [f"{session.name}  {state_text(session)}"]
     if waiting is not None:
@@ -89,7 +89,7 @@ def lines(
 
 
 def lacks_outputs(session: Session) -> list[str]:
-    """The output datasets of an ended session of which no version that it made is seen."""
+    """Return the output datasets of an ended session without a visible version made by it."""
     if not session.HasField("ended_at") or session.HasField("imported"):
         return []
     made = {one.name.rpartition("/")[2] for one in session.made_datasets}
@@ -98,7 +98,7 @@ def lacks_outputs(session: Session) -> list[str]:
 
 
 def outputs_not_made(session: Session, artifacts: Iterable[Artifact]) -> list[tuple[str, str]]:
-    """Those, each with the reason."""
+    """Return these, each with the reason."""
     last = {one.name: one for one in artifacts if one.attempt == session.attempt}
     found = []
     for name in lacks_outputs(session):
@@ -114,7 +114,7 @@ def outputs_not_made(session: Session, artifacts: Iterable[Artifact]) -> list[tu
 
 
 def course(session: Session, now: float) -> list[tuple[str, str]]:
-    """When it began and ended, for how long it ran, what is left of its time and on which devices: titles and texts."""
+    """Return start, end, run time, remaining time and devices, as titles and texts."""
     found = [(word, _moment_and_age(session, field, now)) for word, field in _MOMENTS]
     ran = ran_s(session, now)
     if ran is not None:
@@ -131,7 +131,7 @@ def _ran_with(session: Session) -> list[tuple[str, str]]:
 
 
 def devices_text(session: Session) -> str:
-    """Which devices it holds or held last: `gpu-1: GPU 0, 1; gpu-2: GPU 3`."""
+    """Return the devices it holds or held last: `gpu-1: GPU 0, 1; gpu-2: GPU 3`."""
     nodes: dict[str, list[int]] = {}
     for replica in session.replicas:
         nodes.setdefault(replica.node, []).extend(one.index for one in replica.devices)
@@ -143,17 +143,17 @@ def devices_text(session: Session) -> str:
 
 
 def _change_lines(session: Session) -> list[str]:
-    """The last changes that were made or may be, below what shows those before them."""
+    """Describe the last changes, applied or pending, after a hint to earlier ones."""
     every = [one for one in session.changes if one.phase in MADE | OPEN]
     shown = every[-MOST_CHANGES:]
-    # Of a short session further ones may be among those that are left out.
+    # The omitted changes of a short session may include further ones.
     has_more = len(every) > len(shown) or (len(shown) < MOST_CHANGES and lacks_changes(session))
     earlier = [f"  changed: before that, see $ {shell_line(['nsml', 'set', session.name])}"]
     return [*(earlier if has_more else []), *(f"  changed: {change_line(one)}" for one in shown)]
 
 
 def _source_lines(session: Session) -> list[str]:
-    """Where it came from: another session, its checkpoint, a commit."""
+    """Describe its origin: another session, its checkpoint, a commit."""
     named = (
         ("origin", origin_text(session)),
         ("begins with", (initial := initial_text(session)) and f"checkpoint {initial}"),
@@ -164,7 +164,7 @@ def _source_lines(session: Session) -> list[str]:
 
 
 def _end_lines(session: Session) -> list[str]:
-    """How its last attempt ended; of one that is held also why it is, and what a person can do."""
+    """Describe how its last attempt ended; if it is held also why, and possible actions."""
     end, held = session.end.message, words_of_hold(session)
     if held is None:
         return [f"  why: {end}"] if end else []
@@ -183,7 +183,7 @@ def _moment_and_age(session: Session, field: str, now: float) -> str:
 
 
 def _limit_text(session: Session, now: float) -> str:
-    """The time limit; of a first attempt that runs also what is left: of a further one nobody says when it began."""
+    """Return the time limit; in a running first attempt with the time left: the start of later ones is not known."""
     if not session.spec.HasField("time_limit"):
         return ""
     limit_s = seconds_of(session.spec.time_limit)
@@ -196,7 +196,7 @@ def _limit_text(session: Session, now: float) -> str:
 
 
 def _log_of_failed(session: Session) -> str:
-    """The command that shows what it printed last, where its own program failed."""
+    """Return the command for its last output, if its own program failed."""
     is_own = session.end.cause == CAUSE_PROGRAM_FAILED
     return f"nsml logs {session.name} --tail 20" if is_own else ""
 

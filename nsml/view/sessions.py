@@ -60,27 +60,27 @@ SIMULATED_SHORT = "sim"
 _ASKED = "asked"
 _MOST_ATTEMPTS = 3
 _TOTAL = "_total"
-"""Behind the name of a value: of how many that is."""
+"""Suffix of a value's name: its total."""
 _MORE = " …"
 _Option: TypeAlias = "tuple[str, ...]"
-"""An option with its values, or a word that is none."""
+"""An option with its values, or a word that is no option."""
 _NO_OPTIONS: Mapping[str, Shared[_Option]] = {}
 _KEY_CELLS = 6
-"""To which the name of a value is cut at most."""
+"""Longest shortened name of a value."""
 _LEAST_KEY_CELLS = 4
-"""The same where no other value is shown."""
+"""The same if no other value is shown."""
 _HELD_CELLS = len("2 sim")
 _COMMIT_DIGITS = 12
 _ARGS_CELLS = 8
-"""Of arguments at least, and of a summary beside values with columns of their own."""
+"""Least cells of arguments, and of a summary beside columns of its values."""
 _SUMMARY = "summary."
-"""What the key of a column begins with that is one value of summaries."""
+"""Key prefix of columns with one value of summaries."""
 _TEXT_CELLS = 24
-"""Of a text in a summary."""
+"""Most cells of a text in a summary."""
 _LAST_OUTPUT = "last output: "
-"""Begins the message of nodes where a program failed without an exception."""
+"""Prefix of the message of nodes after a failure without an exception."""
 _BY_SIGNAL = 128
-"""To which the number of a signal is added where one ended a program."""
+"""Added to the number of a signal that ended a program."""
 _SIGNALS: Mapping[int, str] = {one.value: one.name for one in Signals}
 _RUN = ("nsml", "run")
 _SHARED = (resources_pb2.VISIBILITY_PUBLIC, resources_pb2.VISIBILITY_TEAM)
@@ -88,13 +88,13 @@ _ORDINARY = (sessions_pb2.PRIORITY_UNSPECIFIED, sessions_pb2.PRIORITY_NORMAL)
 
 
 class StateWord(NamedTuple):
-    """A state in the three ways that it is shown: never by colour alone. The code abbreviates the word."""
+    """A state in its three forms: never by colour alone. The code abbreviates the word."""
 
     glyph: str
     word: str
     code: str
     colour: str
-    """A terminal colour by name."""
+    """Name of a terminal colour."""
 
 
 STATE_WORDS: Mapping[int, StateWord] = {
@@ -135,22 +135,22 @@ STATE_WORDS: Mapping[int, StateWord] = {
 }
 
 REQUEUING = StateWord(glyph="◐", word="Requeuing", code="RQU", colour="yellow")
-"""STOPPING of a session that saves, leaves and is queued again: it does not end."""
+"""STOPPING of a session that saves, exits and is requeued: it does not end."""
 
 _REQUEUED_BY = "requeued by "
-"""What the reason of an attempt begins with that a user had queued again."""
+"""Prefix of the reason of an attempt that a user had requeued."""
 _LOSES_WORK = frozenset(
     {sessions_pb2.CAUSE_PREEMPTED, sessions_pb2.CAUSE_NODE_LOST, sessions_pb2.CAUSE_LOST_AFTER}
 )
-"""Causes after which what was not saved is done once more, through no fault of the program."""
+"""Causes after which unsaved work is repeated, through no fault of the program."""
 AFTER_OTHERS = STATE_WORDS[sessions_pb2.SESSION_STATE_HELD]._replace(
     colour=STATE_WORDS[sessions_pb2.SESSION_STATE_QUEUED].colour
 )
-"""A session that is held until others have ended: nothing is wrong with it."""
+"""A session held until others have ended: nothing is wrong with it."""
 _DURABLE_WITHIN_S = 30.0
-"""When a checkpoint became durable is known to within so much: a shorter loss is not told."""
+"""Precision of the time when a checkpoint became durable: a shorter loss is not shown."""
 WAITING_STATES = frozenset({sessions_pb2.SESSION_STATE_QUEUED, sessions_pb2.SESSION_STATE_HELD})
-"""States in which a session has nothing of what it asked for."""
+"""States in which a session holds none of its requested resources."""
 _BAD_STATES = frozenset({sessions_pb2.SESSION_STATE_FAILED, sessions_pb2.SESSION_STATE_HELD})
 _CAUSE_WORDS: Mapping[int, str] = {
     sessions_pb2.CAUSE_TIME_LIMIT: "time limit",
@@ -169,18 +169,18 @@ _CAUSE_WORDS: Mapping[int, str] = {
 
 
 def waits_for_others(session: Session) -> bool:
-    """Whether it is held until other sessions have ended, and by nothing that went wrong."""
+    """Return whether it is held only until other sessions have ended, without a failure."""
     is_held = session.state == sessions_pb2.SESSION_STATE_HELD
     return is_held and session.held_cause == sessions_pb2.HELD_CAUSE_AFTER
 
 
 def ended_badly(session: Session) -> bool:
-    """Whether it, or its last attempt, has a bad end to tell of."""
+    """Return whether it, or its last attempt, has a bad end to show."""
     return session.state in _BAD_STATES and not waits_for_others(session)
 
 
 def word_of(session: Session) -> StateWord:
-    """The state of a session as it is shown."""
+    """Return the displayed state of a session."""
     if waits_for_others(session):
         return AFTER_OTHERS
     is_stopping = session.state == sessions_pb2.SESSION_STATE_STOPPING
@@ -190,7 +190,7 @@ def word_of(session: Session) -> StateWord:
 
 
 def state_text(session: Session) -> str:
-    """Glyph, word, for a bad end what it was, of a gang also which rank, and what was lost: `✗ Failed (exit 3)`."""
+    """Return glyph, word, cause of a bad end, in a gang its rank, and losses: `✗ Failed (exit 3)`."""
     word = word_of(session)
     text, facts = f"{word.glyph} {word.word}", []
     if waits_for_others(session):
@@ -207,7 +207,7 @@ def state_text(session: Session) -> str:
 
 
 def lost_text(session: Session) -> str:
-    """What of it is lost, and the command that says why; "" of most."""
+    """Describe its lost checkpoints, with the command that shows why; usually ""."""
     if not session.lost_checkpoint_count:
         return ""
     return (
@@ -216,18 +216,18 @@ def lost_text(session: Session) -> str:
 
 
 def _checkpoints_within(session: Session, _now: float, _cells: int) -> str:
-    """How many there are; that others were lost is in the state, too."""
+    """Return the number of checkpoints; lost ones are in the state, too."""
     return f"{session.checkpoint_count}{_MORE if session.lost_checkpoint_count else ''}"
 
 
 def checkpoints_text(session: Session) -> str:
-    """How many there are, and how many were lost: `3 (1 lost)`."""
+    """Return the numbers of checkpoints and of lost ones: `3 (1 lost)`."""
     lost = session.lost_checkpoint_count
     return f"{session.checkpoint_count} ({lost} lost)" if lost else str(session.checkpoint_count)
 
 
 def origin_text(session: Session) -> str:
-    """Which session it came from, and how: `rerun of kim/mnist/3`; "" where it came from none."""
+    """Describe its origin: `rerun of kim/mnist/3`; "" without one."""
     if session.HasField("imported"):
         one = session.imported
         return f"restored from {one.name} of platform {one.platform} (owner {one.owner})"
@@ -237,7 +237,7 @@ def origin_text(session: Session) -> str:
 
 
 def initial_text(session: Session) -> str:
-    """The checkpoint that it begins with: `best of kim/mnist/3`; "" where it begins anew."""
+    """Return its initial checkpoint: `best of kim/mnist/3`; "" without one."""
     if not session.spec.HasField("initial_checkpoint"):
         return ""
     initial = session.spec.initial_checkpoint
@@ -245,7 +245,7 @@ def initial_text(session: Session) -> str:
 
 
 def git_text(session: Session) -> str:
-    """The commit of its code: `1a2b3c4d5e6f main, changed`; "" where none is known."""
+    """Describe the commit of its code: `1a2b3c4d5e6f main, changed`; "" if unknown."""
     if not session.HasField("git"):
         return ""
     git = session.git
@@ -307,7 +307,7 @@ def _imported(session: Session) -> dict[str, Any] | None:
 
 
 def end_text(session: Session) -> str:
-    """Why it ended badly or is held, as well as the platform knows: its sentence, else what it was: `exit 137 (SIGKILL)`; "" of others."""
+    """Return why it ended badly or is held: the platform's message, else the cause: `exit 137 (SIGKILL)`; "" for others."""
     if not ended_badly(session):
         return ""
     end = session.end
@@ -317,45 +317,45 @@ def end_text(session: Session) -> str:
 
 
 def why_text(session: Session) -> str:
-    """The same, behind why it is held: `it is held: too many bad attempts ...; no room on its disk`."""
+    """Return the same after the reason of its hold: `it is held: too many bad attempts ...; no room on its disk`."""
     held = words_of_hold(session)
     hold = f"it is held: {held.why}" if held is not None else ""
     return "; ".join(filter(None, (hold, end_text(session))))
 
 
 def held_cause_name(session: Session) -> str:
-    """`START_FAILURES`; "" of what is not held, or where its control plane does not say why."""
+    """Return `START_FAILURES`; "" if it is not held, or its control plane does not report why."""
     cause = session.held_cause
     return enum_name(sessions_pb2.HeldCause, cause, "HELD_CAUSE_") if cause else ""
 
 
 def words_of_hold(session: Session) -> HeldWords | None:
-    """What is said of why it is held; None where there is nothing to say."""
+    """Return the texts on the cause of its hold; None if there is none."""
     name = held_cause_name(session)
     return held_words(name) if name else None
 
 
 def is_last_output(session: Session) -> bool:
-    """Whether what is known of its end is no cause, but what its program printed last."""
+    """Return whether its message is no cause, but the last output of its program."""
     return session.end.message.startswith(_LAST_OUTPUT)
 
 
 def exit_text(code: int) -> str:
-    """An exit code, and the signal that it stands for: `exit 1`, `exit 137 (SIGKILL)`."""
+    """Describe an exit code with its signal: `exit 1`, `exit 137 (SIGKILL)`."""
     if (signal := _SIGNALS.get(code - _BY_SIGNAL)) is not None:
         return f"exit {code} ({signal})"
     return f"exit {code}"
 
 
 def _state_within(session: Session, _now: float, cells: int) -> str:
-    """The word without what it was; else its code, which filters take, too."""
+    """Return the state's word without the cause; else its code, which filters accept, too."""
     word = word_of(session)
     text = f"{word.glyph} {word.word}"
     return text if width(text) <= cells else f"{word.glyph} {word.code}"
 
 
 def log_of_first(session: Session, *, shown_rank: int = 0) -> str:
-    """The command that shows why a gang ended badly, where that is another rank's log than the shown one."""
+    """Return the command that shows why a gang ended badly, if that is in another rank's log."""
     is_bad = ended_badly(session)
     if not is_bad or session.spec.replica_count <= 1 or session.end.rank == shown_rank:
         return ""
@@ -363,7 +363,7 @@ def log_of_first(session: Session, *, shown_rank: int = 0) -> str:
 
 
 def earlier_logs(session: Session, attempt: int = 0) -> str:
-    """That a log is of an attempt, by default the last, and the command that shows earlier ones; "" where there are none."""
+    """Describe which attempt a log is of, by default the last, with the command for earlier ones; "" if there are none."""
     attempt = attempt or session.attempt
     before = attempt - 1
     if before < 1:
@@ -373,7 +373,7 @@ def earlier_logs(session: Session, attempt: int = 0) -> str:
 
 
 def command_words(session: Session) -> list[str]:
-    """What runs, after NSML's fashion: only the arguments for an entry, all words for argv, `dev` for sessions to work in."""
+    """Return the program's words, as in NSML: only the arguments for an entry, all words for argv, `dev` for interactive sessions."""
     spec = session.spec
     return dev_words(spec.argv, session.command) or list(spec.argv or spec.args)
 
@@ -381,16 +381,16 @@ def command_words(session: Session) -> list[str]:
 def summary_text(
     session: Session | Checkpoint, cells: int | None = None, own: Collection[str] = frozenset()
 ) -> str:
-    """The last summary report in its order, `step` left out: numbers rounded, what holds several values counted.
+    """Return the last summary report in its order, without `step`: numbers rounded, lists and dicts as counts.
 
-    `epoch` and `epoch_total` are `epoch=3/20`. A list says at the end how many values it does not carry.
+    `epoch` and `epoch_total` are `epoch=3/20`. In lists the number of missing values follows.
 
-    `cells`: as many values as have room there, settings and counters last, with shorter names at need and no number cut; "" where
-    not even the first has. `own`: those with a column of their own, which are left out then.
+    `cells`: as many values as fit, settings and counters last, with names shortened but no number cut; "" if
+    not even the first fits. `own`: values with a column of their own, to be left out then.
     """
     pairs = _summary_pairs(session)
     text = ", ".join(key + value for key, value in pairs)
-    # What one compares by comes before how far it is and how it was set.
+    # Values to compare come before progress and settings.
     pairs.sort(key=lambda pair: (pair[0] == "epoch", is_set_or_counted(pair[0])))
     if left_out := getattr(session, "summary_left_out", 0):
         text += f" … {left_out:,} more"
@@ -402,7 +402,7 @@ def summary_text(
 
 
 def summary_words(session: Session) -> str:
-    """The values that a summary has here, for words to be looked for in."""
+    """Return the known values of a summary, for word search."""
     return ", ".join(key + value for key, value in _summary_pairs(session))
 
 
@@ -418,29 +418,29 @@ def _summary_pairs(session: Session | Checkpoint) -> list[tuple[str, str]]:
 
 
 def _pairs_within(pairs: Sequence[tuple[str, str]], cells: int, *, has_more: bool) -> str:
-    """The first of these that have room, and that there are more: `has_more`, or those that have none."""
+    """Return the first pairs that fit, and a mark for further ones: `has_more`, or those that do not fit."""
     text = ""
     for left, (key, value) in enumerate(pairs, start=1 - len(pairs)):
         lead = f"{text}, " if text else ""
         more = width(_MORE) if has_more or left else 0
         room = cells - width(lead) - width(value) - more
         if room < min(width(key), _KEY_CELLS):
-            # A value alone says more than that there are some.
+            # A single value is more useful than a mark.
             return text + _MORE if text else _value_within(key, value, cells)
         text = f"{lead}{fit_middle(key, room)}{value}"
     return text + _MORE if text and has_more else text
 
 
 def _value_within(key: str, value: str, cells: int) -> str:
-    """A value behind as much of its name as has room; "" where that is too little to know it by."""
+    """Return a value after as much of its name as fits; "" if that is too little to recognize it."""
     room = cells - width(value)
     return f"{fit_middle(key, room)}{value}" if room >= _LEAST_KEY_CELLS else ""
 
 
 def summary_of(session: Session | Checkpoint) -> dict[str, Any]:
-    """The values of the last summary report in the order in which they were reported."""
+    """Return the values of the last summary report in their order."""
     fields = session.summary.fields
-    # A control plane may not name them, and then they have no order of their own.
+    # Without names from the control plane the order is unknown.
     named = [name for name in session.summary_names if name in fields]
     return {name: plain(fields[name]) for name in dict.fromkeys([*named, *sorted(fields)])}
 
@@ -460,7 +460,7 @@ def _short(value: Any) -> str:
 
 
 def plain(value: Any) -> Any:
-    """A google.protobuf.Value as Python's own value."""
+    """Convert a google.protobuf.Value to a Python value."""
     match value.WhichOneof("kind"):
         case "number_value":
             return value.number_value
@@ -476,7 +476,7 @@ def plain(value: Any) -> Any:
 
 
 def stop_text(session: Session, now: float) -> str:
-    """Why one is being stopped and until when: `gives way to kim/None/3 (high), for 42s more at most`; "" of others."""
+    """Describe why it is being stopped and until when: `gives way to kim/None/3 (high), for 42s more at most`; else ""."""
     if not session.HasField("stop"):
         return ""
     stop = session.stop
@@ -491,7 +491,7 @@ def stop_text(session: Session, now: float) -> str:
 
 
 def waiting_text(session: Session) -> str:
-    """That a session waits, and for what; "" where it does not, or nobody knows."""
+    """Describe that a session waits, and for what; "" if it does not, or that is unknown."""
     if not session.waiting:
         return ""
     state = enum_word(sessions_pb2.SessionState, session.state, "SESSION_STATE_")
@@ -511,7 +511,7 @@ def _summary(session: Session, now: float) -> str:
 
 
 def _never_ran(session: Session) -> str:
-    """Why it was stopped before it ran, which nothing else says; "" of others."""
+    """Return why it was stopped before it ran, shown nowhere else; else ""."""
     is_one = session.state == sessions_pb2.SESSION_STATE_STOPPED and not session.attempt
     return session.end.message if is_one else ""
 
@@ -527,9 +527,9 @@ def _summary_within(
 def _args_within(
     session: Session, _now: float, cells: int, shared: Mapping[str, Shared[_Option]] = _NO_OPTIONS
 ) -> str:
-    """The options that have room there, each with its value: `--lr 0.1 …`; those first that tell rows apart.
+    """Return the options that fit, each with its value: `--lr 0.1 …`; the most distinguishing first.
 
-    No option is without its value, and no number is cut: where there is no room for the first, `…`.
+    No option is separated from its value, and no number is cut: if the first does not fit, `…`.
     """
     options = _differing_first(session, shared)
     text = ""
@@ -566,7 +566,7 @@ def _first_value_cells(session: Session, own: Collection[str]) -> int:
 def columns_for(
     sessions: Sequence[Session], columns: Sequence[Column[Session]] | None = None
 ) -> list[Column[Session]]:
-    """The columns of a list of sessions: arguments begin with what differs most between those of a program.
+    """Return the columns of a list of sessions: arguments begin with what differs most between those of a program.
 
     Optional columns are left out before arguments and summaries are cut below their first value.
     """
@@ -584,7 +584,7 @@ def columns_for(
             least=_ARGS_CELLS if own else one.least,
         )
         if one.within is _summary_within
-        # The summary has less to say then: what is held stays whole.
+        # The summary is less important then: the GPUs stay whole.
         else one._replace(least=_HELD_CELLS)
         if own and one.within is _gpus_within
         else one
@@ -593,12 +593,12 @@ def columns_for(
 
 
 def _wanting(one: Column[Session], cells: int) -> int:
-    """What a column is cut to: at least what it needs to show something, within reason."""
+    """Return a column's least width: enough to show something, within reason."""
     return max(one.shrinks_to or 0, min(cells, _TEXT_CELLS))
 
 
 def _shared_options(sessions: Sequence[Session]) -> dict[str, Shared[_Option]]:
-    """By program: the options that its sessions share, and those that tell them apart."""
+    """Return by program the options shared by its sessions, and those that differ."""
     found: dict[str, Differing[_Option]] = {}
     for session in sessions:
         given: dict[str, _Option] = {}
@@ -610,7 +610,7 @@ def _shared_options(sessions: Sequence[Session]) -> dict[str, Shared[_Option]]:
 
 
 def _name(words: Sequence[str]) -> str:
-    """Of an option, with or without its value in the same word."""
+    """Return the name of an option, with or without its value in the same word."""
     return words[0].partition("=")[0]
 
 
@@ -619,7 +619,7 @@ def _program(session: Session) -> str:
 
 
 def _options(words: Sequence[str]) -> list[list[str]]:
-    """Words of a command, those behind an option with it."""
+    """Group the words of a command: values with their option."""
     found: list[list[str]] = []
     for word in words:
         if found and not word.startswith("-") and found[-1][0].startswith("-"):
@@ -630,12 +630,12 @@ def _options(words: Sequence[str]) -> list[list[str]]:
 
 
 def held_text(session: Session, now: float, *, simulated: str = SIMULATED) -> str:
-    """How many GPUs, whether they are simulated, and what is made of them: `2 simulated (idle 12m)`; of one that waits `2 asked`."""
+    """Describe its GPUs, whether simulated, and their use: `2 simulated (idle 12m)`; if it waits `2 asked`."""
     return " ".join(_gpu_parts(session, now, simulated))
 
 
 def _only_asks(session: Session) -> bool:
-    """Whether it asks for GPUs, and has none."""
+    """Return whether it requests GPUs, and holds none."""
     return session.state in WAITING_STATES and session.spec.resources.gpu_thousandths > 0
 
 
@@ -651,7 +651,7 @@ def _gpu_parts(session: Session, now: float, simulated: str) -> list[str]:
 
 
 def _gpus_within(session: Session, now: float, cells: int) -> str:
-    """How many, and as much of what there is to say of them as has room: `2 sim (idle 12m)`, `2 sim …`, `2`; `2?` of those that are asked for."""
+    """Return the number of GPUs with as much detail as fits: `2 sim (idle 12m)`, `2 sim …`, `2`; `2?` if only requested."""
     parts = _gpu_parts(session, now, SIMULATED_SHORT)
     if _only_asks(session):
         forms = (" ".join(parts), f"{parts[0]}?")
@@ -665,7 +665,7 @@ def _gpus_within(session: Session, now: float, cells: int) -> str:
 
 
 def _each(session: Session) -> resources_pb2.Resources:
-    """What each replica was given; before it is placed what was asked for, 0 for the default."""
+    """Return the resources of each replica; before placement the requested ones, 0 for the default."""
     return session.replicas[0].resources if session.replicas else session.spec.resources
 
 
@@ -685,14 +685,14 @@ def _running_for(session: Session, now: float) -> str:
 
 
 def ran_text(ran_s: float) -> str:
-    """A time of running: `41s`; `<1s` where something ran, however briefly."""
+    """Format a run time: `41s`; `<1s` for anything shorter."""
     return "<1s" if 0 < ran_s < 1 else duration_text(ran_s)
 
 
 def ran_s(session: Session, now: float) -> float | None:
-    """For how many seconds its programs have run, without the time between attempts; None of one that never did.
+    """Return the run time of its programs in seconds, without the time between attempts; None if they never ran.
 
-    The wait before the attempt that runs now is counted in until that ends: nobody says when it was placed.
+    The wait before the current attempt is included until it ends: its placement time is not reported.
     """
     if not session.HasField("started_at"):
         return None
@@ -723,26 +723,26 @@ def _nodes(session: Session, _now: float) -> str:
 
 
 def _saved(session: Session, now: float) -> str:
-    """When it saved last, and whether it could go on from that elsewhere."""
+    """Return when it saved last, and whether it could resume from that elsewhere."""
     if not session.HasField("progress"):
         return "-"
     progress = session.progress
     if not progress.HasField("saved_at"):
-        # Models are there, too, of an earlier attempt; or of one whose time is not reported yet.
+        # The checkpoints are of an earlier attempt, or the time is not reported yet.
         return "not yet" if session.checkpoint_count else "never"
     when = ago(now - seconds_of(progress.saved_at))
     return when if progress.resumable else f"{when}, not resumable"
 
 
 def placed_text(session: Session) -> str:
-    """The nodes that it is on, and which of them were taken for what they had: `b near its data`."""
+    """Return its nodes, with those chosen for their data: `b near its data`."""
     near = {replica.node for replica in session.replicas if replica.near_data}
     nodes = dict.fromkeys(replica.node for replica in session.replicas)
     return ", ".join(f"{node} near its data" if node in near else node for node in nodes)
 
 
 def lock_text(session: Session) -> str:
-    """The packages that it ran with: `42 packages, lock 3f9a0c51d2e4`; "" where that is not known."""
+    """Describe its installed packages: `42 packages, lock 3f9a0c51d2e4`; "" if unknown."""
     if not session.HasField("environment_lock"):
         return ""
     lock = session.environment_lock
@@ -750,43 +750,43 @@ def lock_text(session: Session) -> str:
 
 
 def images_text(session: Session) -> str:
-    """The images of its containers, by digest: `python@sha256:...`; "" where there are none."""
+    """Return the images of its containers, by digest: `python@sha256:...`; "" if there are none."""
     return ", ".join(dict.fromkeys(one.image for one in session.replicas if one.image))
 
 
 def driver_versions(session: Session) -> list[str]:
-    """The drivers of the GPUs that it holds or held, each once; see `driver_text`."""
+    """Return the distinct drivers of the GPUs that it holds or held; see `driver_text`."""
     every = {driver_text(device) for one in session.replicas for device in one.devices}
     return sorted(every - {""})
 
 
 def driver_text(device: resources_pb2.Device) -> str:
-    """The driver of a GPU: `550.54.14 (CUDA 12.4)`; "" where it is not known."""
+    """Return the driver of a GPU: `550.54.14 (CUDA 12.4)`; "" if unknown."""
     cuda = device.cuda_version and f" (CUDA {device.cuda_version})"
     return device.driver_version and f"{device.driver_version}{cuda}"
 
 
 def python_versions(session: Session) -> list[str]:
-    """Versions of the Python that nodes gave it, each once; while it is queued again, its last attempt."""
+    """Return the distinct Python versions from its nodes; while it is requeued, of its last attempt."""
     if not session.replicas and session.attempts:
         return list(session.attempts[-1].python_versions)
     return sorted({one.python_version for one in session.replicas} - {""})
 
 
 def attempt_lines(session: Session) -> list[str]:
-    """The last attempts that were not the last word, a line each: `attempt 1: vm for 3s; preempted: ...`."""
+    """Describe the last attempts that did not end the session, a line each: `attempt 1: vm for 3s; preempted: ...`."""
     return [attempt_line(session, one) for one in earlier_attempts(session)[-_MOST_ATTEMPTS:]]
 
 
 def earlier_attempts(session: Session) -> list[EndedAttempt]:
-    """Those with whose end the session did not end."""
-    # One that ended while it was queued has no replica: its last attempt ended before.
+    """Return the attempts that did not end the session."""
+    # If it ended in the queue it has no replica: its last attempt ended before.
     own = session.attempt if session.end.cause and session.replicas else 0
     return [one for one in session.attempts if one.number != own]
 
 
 def attempt_line(session: Session, one: EndedAttempt) -> str:
-    """`attempt 1: vm for 1h2m, 2 x NVIDIA A100, low priority; preempted: ...; saved until 11-23 14:02, 12m of work lost`."""
+    """Return `attempt 1: vm for 1h2m, 2 x NVIDIA A100, low priority; preempted: ...; saved until 11-23 14:02, 12m of work lost`."""
     words = cause_word(one.cause)
     why = f"{words}: {one.reason}" if one.reason else words
     if one.cause == sessions_pb2.CAUSE_PREEMPTED and one.reason.startswith(_REQUEUED_BY):
@@ -801,7 +801,7 @@ def attempt_line(session: Session, one: EndedAttempt) -> str:
 
 
 def _models(one: EndedAttempt) -> list[str]:
-    """The GPUs that an attempt held, and what it ran with: `2 x NVIDIA A100`, `driver 550.54.14`, `Python 3.12.4`."""
+    """Return the GPUs of an attempt, and its versions: `2 x NVIDIA A100`, `driver 550.54.14`, `Python 3.12.4`."""
     held = sorted(one.gpu_models.items())
     return [
         *(f"{thousandths(count)} x {model or 'GPU'}" for model, count in held),
@@ -811,21 +811,21 @@ def _models(one: EndedAttempt) -> list[str]:
 
 
 def _saved_words(one: EndedAttempt) -> str:
-    """What is left of its work: `saved until 11-23 14:02, 12m of work lost`."""
+    """Describe the saved part of its work: `saved until 11-23 14:02, 12m of work lost`."""
     is_loss = one.cause in _LOSES_WORK
     if not one.HasField("durable_until"):
-        # Whether one without models saved anything is not known: the platform did not keep it once.
+        # Records without models are older, and lack the time even if something was saved.
         return "nothing saved" if is_loss and one.gpu_models else ""
     until, ended = seconds_of(one.durable_until), seconds_of(one.ended_at)
     words = f"saved until {short_moment(until, ended)}"
-    # Not known more exactly.
+    # The precision of that time.
     if is_loss and ended - until >= _DURABLE_WITHIN_S:
         words += f", {duration_text(ended - until)} of work lost"
     return words
 
 
 def cause_word(cause: int) -> str:
-    """Why something ended, in a word or two."""
+    """Return the cause of an end in a word or two."""
     return _CAUSE_WORDS.get(cause) or enum_word(sessions_pb2.Cause, cause, "CAUSE_")
 
 
@@ -844,12 +844,12 @@ def _absolute(field: str) -> Any:
 
 
 def _never(_session: Session) -> bool:
-    """Of a column for --fields alone, or the other width."""
+    """For columns shown only by --fields, or only in the other width."""
     return False
 
 
 def _asked_column(flag: Flag) -> Column[Session]:
-    """Of what most sessions do not ask for."""
+    """Return the column of a flag that few sessions use."""
     text = flag.reading(flag.kind.text)
     return Column(
         key=flag.record,
@@ -864,7 +864,7 @@ def _asked_column(flag: Flag) -> Column[Session]:
 
 COLUMNS: tuple[Column[Session], ...] = (
     Column(key="name", title="Name", cell=lambda s, _: s.name, is_name=True),
-    # -o wide has the moment instead.
+    # -o wide has the time instead.
     Column(
         key="created",
         title="Created",
@@ -1005,7 +1005,7 @@ COLUMNS: tuple[Column[Session], ...] = (
         is_worth=lambda s: s.HasField("progress"),
         is_optional=True,
     ),
-    # Its name begins with it.
+    # The name begins with it.
     Column(key="owner", title="Owner", cell=lambda s, _: s.owner, is_wide=True, tells=_never),
     Column(
         key="visibility",
@@ -1039,7 +1039,7 @@ def visibility_word(visibility: int) -> str:
 
 
 def visibility_named(word: str) -> resources_pb2.Visibility:
-    """The visibility that `private`, `team` or `public` names."""
+    """Parse `private`, `team` or `public`."""
     values: dict[str, resources_pb2.Visibility] = {
         "private": resources_pb2.VISIBILITY_PRIVATE,
         "team": resources_pb2.VISIBILITY_TEAM,
@@ -1049,12 +1049,12 @@ def visibility_named(word: str) -> resources_pb2.Visibility:
 
 
 def priority_word(session: Session) -> str:
-    """`idle`, `low`, `normal` or `high`; `low, preemptible` where that is not of the class."""
+    """Return `idle`, `low`, `normal` or `high`; `low, preemptible` if the class does not imply it."""
     return PRIORITY.text(session.spec, "priority")
 
 
 def priority_named(word: str) -> sessions_pb2.Priority:
-    """The priority that `idle`, `low`, `normal` or `high` names; "": none, which is the default."""
+    """Parse `idle`, `low`, `normal` or `high`; "": the default."""
     values: dict[str, sessions_pb2.Priority] = {
         "": sessions_pb2.PRIORITY_UNSPECIFIED,
         "idle": sessions_pb2.PRIORITY_IDLE,
@@ -1066,12 +1066,12 @@ def priority_named(word: str) -> sessions_pb2.Priority:
 
 
 def network_word(number: int) -> str:
-    """`own` or `host`; "" where none was asked for."""
+    """Return `own` or `host`; "" if not requested."""
     return enum_word(resources_pb2.Network, number, "NETWORK_") if number else ""
 
 
 def network_named(word: str) -> resources_pb2.Network:
-    """The network that `own` or `host` names; "": any."""
+    """Parse `own` or `host`; "": any."""
     values: dict[str, resources_pb2.Network] = {
         "": resources_pb2.NETWORK_UNSPECIFIED,
         "own": resources_pb2.NETWORK_OWN,
@@ -1081,9 +1081,9 @@ def network_named(word: str) -> resources_pb2.Network:
 
 
 def record(session: Session) -> dict[str, Any]:
-    """Everything of a session in raw values: bytes, seconds, RFC 3339, full names.
+    """Return all fields of a session in raw values: bytes, seconds, RFC 3339, full names.
 
-    `cpus` and `memory_bytes` are of each replica: None where the default was asked for and no node
+    `cpus` and `memory_bytes` are of each replica: None if the default was requested and no node
     has granted it yet.
     """
     spec, each = session.spec, _each(session)
@@ -1204,7 +1204,7 @@ def _end(session: Session) -> dict[str, Any] | None:
 
 
 def _behind_set(session: Session) -> int:
-    """Where further `--set` go in its command line: behind its own, since what comes later counts, and before its program's."""
+    """Return where to insert further `--set` in its command line: after its own, since later ones win, and before the program's words."""
     place, left = len(_RUN), len(session.spec.knobs)
     for number, word in enumerate(session.command):
         if left and word == "--set":
@@ -1213,16 +1213,16 @@ def _behind_set(session: Session) -> int:
 
 
 def _resolved_words(session: Session, words: list[str]) -> list[str]:
-    """The command with what its words meant when it was submitted: versions of datasets, sessions that it starts after.
+    """Return the command with references resolved as at its submission: versions of datasets, sessions in --after.
 
-    A tag or `@last` means something else by now; a session that had ended is left out.
+    A tag or `@last` may mean something else by now; an ended session is left out.
     """
     end = words.index("--") if "--" in words else len(words)
     made: list[str] = []
     said: set[str] = set()
     left = iter(words[:end])
     for word in left:
-        # A value that reads like an option was recorded in one word with its flag.
+        # A value that looks like an option was recorded in one word with its flag.
         flag = RESOLVED_FLAGS.get(word)
         if flag is None:
             made.append(word)
@@ -1235,12 +1235,12 @@ def _resolved_words(session: Session, words: list[str]) -> list[str]:
 
 
 def repeat_words(session: Session) -> list[str]:
-    """The command line that repeats a session: the submitter's own, else one made from the spec.
+    """Return the command line that repeats a session: the submitter's own, else one made from the spec.
 
-    One that was made from the record of another is named itself: the other one may be removed. Those of a sweep were typed.
+    A session made from another's record is named itself: the other may be removed. Those of a sweep keep their typed command.
 
     Raises:
-        ValueError: the session is that of a list, and lacks the end of its command, or early changes.
+        ValueError: the session comes from a list, with a truncated command, or without early changes.
     """
     if session.left_out_bytes:
         raise ValueError(f"{session.name}: the end of its command is not here")

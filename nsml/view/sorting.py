@@ -1,4 +1,4 @@
-"""Sessions in the order of any of their columns, and what they reported or were given as columns of its own. Pure.
+"""Sorting of sessions by any column, and columns of single reported values or arguments. Pure.
 
 Columns are named as for `--fields`; `summary.val/acc` is a value of the last summary report, `arg.lr` an argument.
 """
@@ -33,9 +33,9 @@ _MORE: Final = " …"
 _VALUE_CELLS: Final = 8
 _TITLE_CELLS: Final = 14
 _SORTED_CELLS: Final = 20
-"""To which what is sorted by is not cut."""
+"""Least width of the sort column."""
 _DIGITS: Final = 12
-"""To which numbers in names are filled up, so that 10 comes behind 9."""
+"""Width to which numbers in names are padded, so that 10 sorts after 9."""
 
 Value: TypeAlias = float | str | None
 
@@ -85,7 +85,7 @@ _VALUES: Final[Mapping[str, Callable[[Session, float], Value]]] = {
         seconds_of(one.progress.saved_at) if one.progress.HasField("saved_at") else None
     ),
 }
-"""What is compared where it is not the text that is shown."""
+"""Sort values that differ from the displayed text."""
 _BY_KEY: Final = {column.key: column for column in COLUMNS}
 _FILTERED_COLUMNS: Final[Mapping[str, str]] = {
     "age": "created",
@@ -93,15 +93,15 @@ _FILTERED_COLUMNS: Final[Mapping[str, str]] = {
     "node": "nodes",
     **{flag.filtered: flag.record for flag in FLAGS if flag.filtered and flag.title},
 }
-"""Where a filter key has another name than the column that shows it."""
+"""Columns of filter keys with another name."""
 AGING: Final = frozenset({"running"})
-"""Columns by which the order changes though no session does."""
+"""Columns whose order changes with time alone."""
 
 
 def value_of(one: Filtered, key: str, now: float) -> Value:
-    """What a session is sorted by: a number, a text, or None where it has nothing there.
+    """Return a session's sort value: a number, a text, or None if it is missing.
 
-    Arguments that are numbers are compared as such.
+    Numeric arguments are compared as numbers.
     """
     session = one.session
     if key.startswith(SUMMARY):
@@ -130,9 +130,9 @@ def _comparable(value: object) -> Value:
 
 
 def order(values: Sequence[Value], *, is_down: bool) -> list[int]:
-    """The places of values in their order: numbers, then texts, then None, in both directions; equal ones stay as they are."""
+    """Return the indices of values in order: numbers, then texts, then None, in both directions; stable."""
     texts, absent = list[int](), list[int]()
-    if set(map(type, values)) <= {float}:  # as most are, and the fastest way there is
+    if set(map(type, values)) <= {float}:  # the usual case, and the fastest
         numbers = list(range(len(values)))
     else:
         numbers = [place for place, value in enumerate(values) if isinstance(value, float)]
@@ -145,7 +145,7 @@ def order(values: Sequence[Value], *, is_down: bool) -> list[int]:
 
 
 class Keys(NamedTuple):
-    """Names of what sessions reported as summary, of their arguments and of their labels."""
+    """Names of reported summary values, arguments and labels of sessions."""
 
     summary: Sequence[str]
     arguments: Sequence[str]
@@ -153,7 +153,7 @@ class Keys(NamedTuple):
 
     @property
     def columns(self) -> list[str]:
-        """The keys of all columns that there could be."""
+        """Keys of all possible columns."""
         return [
             *_BY_KEY,
             *(SUMMARY + name for name in self.summary),
@@ -163,7 +163,7 @@ class Keys(NamedTuple):
 
 
 def keys_of(some: Iterable[Filtered]) -> Keys:
-    """What there is of these sessions, by name."""
+    """Collect the names from these sessions."""
     reported: set[str] = set()
     given: set[str] = set()
     labels: set[str] = set()
@@ -175,7 +175,7 @@ def keys_of(some: Iterable[Filtered]) -> Keys:
 
 
 def shared_by(some: Iterable[Filtered]) -> Shared[str | bool]:
-    """What these sessions have in common in their arguments, and what not; of one alone nothing is known."""
+    """Return the shared and differing arguments of these sessions; of a single one nothing is known."""
     found: Differing[str | bool] = Differing()
     count = 0
     for count, one in enumerate(some, 1):  # noqa: B007 - how many there were
@@ -184,7 +184,7 @@ def shared_by(some: Iterable[Filtered]) -> Shared[str | bool]:
 
 
 def column(key: str) -> Column[Session] | None:
-    """The column of a key; None: there is no such column."""
+    """Return the column of a key; None if it does not exist."""
     if key.startswith(SUMMARY):
         return _value_column(key, key.removeprefix(SUMMARY), _reported)
     if key.startswith(ARGUMENT):
@@ -196,12 +196,12 @@ def column(key: str) -> Column[Session] | None:
 
 
 def is_single(key: str) -> bool:
-    """Whether a column is one value of a summary, one argument or one label."""
+    """Return whether a column is one value of a summary, one argument or one label."""
     return key.startswith((SUMMARY, ARGUMENT, LABEL))
 
 
 def single(session: Session, key: str) -> object:
-    """That value as it is; None where the session has none."""
+    """Return that value unformatted; None if the session has none."""
     if key.startswith(SUMMARY):
         return _reported(session, key.removeprefix(SUMMARY))
     if key.startswith(LABEL):
@@ -210,18 +210,18 @@ def single(session: Session, key: str) -> object:
 
 
 def single_alone(session: Session, name: str) -> object:
-    """What a session reported under this name, else its argument of it; None where it has neither."""
+    """Return the reported value of this name, else the argument; None if it has neither."""
     found = _reported(session, name)
     return _arguments(session).get(name) if found is None else found
 
 
 def named_alone(name: str) -> Column[Session]:
-    """The column of `single_alone`, whose key is the name."""
+    """Return the column of `single_alone`, whose key is the name."""
     return _value_column(name, name, _reported_or_given)
 
 
 def marked(columns: Sequence[Column[Session]], key: str, *, is_down: bool) -> list[Column[Session]]:
-    """These with a mark at the one that is sorted by, which is seen."""
+    """Return the columns with the sort column marked and visible."""
     mark = DOWN if is_down else UP
     found = [_sorted_by(one, mark) if one.key == key else one for one in columns]
     if key not in {one.key for one in found} and (other := column(key)):
@@ -232,7 +232,7 @@ def marked(columns: Sequence[Column[Session]], key: str, *, is_down: bool) -> li
 def with_filtered(
     columns: Sequence[Column[Session]], keys: Iterable[str], known: Keys | None = None
 ) -> list[Column[Session]]:
-    """These with those of filter keys kept; `known`: numbers that are compared get a column of their own."""
+    """Return the columns with those of filter keys kept; `known`: compared numbers get a column of their own."""
     wanted = [_FILTERED_COLUMNS.get(key, key) for key in keys]
     found = [kept(one) if one.key in wanted else one for one in columns]
     there = {one.key for one in found}
@@ -308,14 +308,14 @@ def _arguments(session: Session) -> Mapping[str, str | bool]:
 
 
 def arguments_text(session: Session, shared: Shared[str | bool] = NOTHING_SHARED) -> str:
-    """The arguments of a session, without those that all have, what tells it from others first: `lr=0.02 bs=128`."""
+    """Format the arguments of a session, without shared ones, the most distinguishing first: `lr=0.02 bs=128`."""
     return words_of(_differing(session, shared))
 
 
 def arguments_within(
     session: Session, cells: int, shared: Shared[str | bool] = NOTHING_SHARED
 ) -> str:
-    """As many of them as have room, each whole, and that there are more: `lr=0.02 …`; `…` where there is room for none: no number is cut."""
+    """Return the arguments that fit, each whole, with a mark for more: `lr=0.02 …`; `…` if none fits: no number is cut."""
     words = _words(_differing(session, shared))
     text = " ".join(words)
     if width(text) <= cells:
@@ -333,12 +333,12 @@ def arguments_within(
 
 
 def words_of(given: Mapping[str, str | bool]) -> str:
-    """Arguments in a line: `lr=0.02 amp`."""
+    """Format arguments in a line: `lr=0.02 amp`."""
     return " ".join(_words(given))
 
 
 def _words(given: Mapping[str, str | bool]) -> list[str]:
-    """Each as one; what has no name but its place is there alone."""
+    """Format each as one word; positional ones without a name."""
     return [
         key if value is True else str(value) if key.isdigit() else f"{key}={value}"
         for key, value in given.items()

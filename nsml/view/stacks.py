@@ -1,4 +1,4 @@
-"""What the Python threads of a session do, for people and in raw values; ranks that do another thing stand out."""
+"""Stacks of a session's Python threads, for people and in raw values; differing ranks stand out."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 _LIBRARY: Final = re.compile(r".*/(?:site-packages|dist-packages|python3\.\d+)/")
 _NUMBER: Final = re.compile(r"\d+")
 _APP: Final = "/app/"
-"""The working folder of programs; in it lies the code of a session."""
+"""The working folder of programs, with the session's code."""
 _MOST_FUNCTION: Final = 60
 _STATES: Final = {
     sessions.THREAD_STATE_UNSPECIFIED: "",
@@ -34,7 +34,7 @@ _Calls = tuple[tuple[str, str, int], ...]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SeenReplica:
-    """A replica, and what was seen of it: `unseen` says why nothing was."""
+    """A replica and its stacks; `unseen`: why there are none."""
 
     rank: int
     found: ReplicaStacks
@@ -50,17 +50,17 @@ class _Seen:
 
     @property
     def calls(self) -> _Calls:
-        """What it does: two threads that are at the same lines do the same."""
+        """Its calls: threads at the same lines are equal."""
         thread = self.thread
         outer = [(one.function, one.file, one.line) for one in thread.frames]
         return (*outer, ("", "", thread.frames_left_out)) if thread.frames_left_out else (*outer,)
 
 
 def lines(replicas: Sequence[SeenReplica]) -> Iterator[str]:
-    """All of them in text. The outermost call is first, as in a traceback of Python.
+    """Yield all stacks as text. The outermost call is first, as in a traceback of Python.
 
-    Threads of one name in processes of one program are together: what most ranks do is shown whole, then what
-    others do from the call on where they differ, each such line behind ">".
+    Threads of one name in processes of one program are grouped: that of most ranks is shown whole, then
+    the others from the first differing call on, each such line after ">".
     """
     is_alone = len(replicas) == 1
     for replica in replicas:
@@ -81,12 +81,12 @@ def lines(replicas: Sequence[SeenReplica]) -> Iterator[str]:
 
 
 def has_any(replica: SeenReplica) -> bool:
-    """Whether any thread of it was seen."""
+    """Return whether any of its threads was seen."""
     return any(one.threads for one in replica.found.processes)
 
 
 def why_unseen(replica: SeenReplica) -> str:
-    """Why not, in the program's and the platform's words."""
+    """Return why not, in the program's and the platform's words."""
     found = (replica.unseen, *(one.unseen for one in replica.found.processes))
     return next(filter(None, found), "no process is called python")
 
@@ -96,7 +96,7 @@ def _of(rank: int, is_alone: bool) -> str:
 
 
 def _numbered(things: Iterable[T], name: Callable[[T], str]) -> Iterator[tuple[tuple[str, int], T]]:
-    """Each with its name, and which of those of this name it is."""
+    """Yield each with its name, and its index among those of this name."""
     times: dict[str, int] = defaultdict(int)
     for one in things:
         yield (name(one), times[name(one)]), one
@@ -104,7 +104,7 @@ def _numbered(things: Iterable[T], name: Callable[[T], str]) -> Iterator[tuple[t
 
 
 def _program(command: str) -> str:
-    """What of a command line is the same on every rank: the script or module, else all of it."""
+    """Return the part of a command line that is the same on every rank: the script or module, else all of it."""
     words = command.split(" ")
     for word, following in pairwise([*words, ""]):
         if word == "-m":
@@ -115,7 +115,7 @@ def _program(command: str) -> str:
 
 
 def _thread_name(thread: ThreadStack) -> str:
-    """Its name but for its number: "Thread-7 (load)" is one of those that load."""
+    """Return its name without its number: "Thread-7 (load)" is in the group of "load"."""
     return _NUMBER.sub("N", thread.name)
 
 
@@ -157,7 +157,7 @@ def _thread_lines(seen: Sequence[_Seen], *, is_alone: bool) -> Iterator[str]:
 
 
 def _frame_lines(group: Sequence[_Seen], *, same: int, mark: str) -> Iterator[str]:
-    """The calls of threads that are at the same lines, and what is in their variables."""
+    """Yield the calls of threads at the same lines, with their variables."""
     thread = group[0].thread
     frames = list(thread.frames)
     names = [visible(one.function)[:_MOST_FUNCTION] for one in frames]
@@ -175,7 +175,7 @@ def _frame_lines(group: Sequence[_Seen], *, same: int, mark: str) -> Iterator[st
 
 
 def _variables(group: Sequence[_Seen], number: int) -> Iterator[str]:
-    """The local variables of a call; where ranks have another value, whose is which."""
+    """Yield the local variables of a call; if values differ, with their ranks."""
     values: dict[str, dict[str, list[_Seen]]] = defaultdict(lambda: defaultdict(list))
     for one in group:
         for local in one.thread.frames[number].locals:
@@ -189,14 +189,14 @@ def _variables(group: Sequence[_Seen], number: int) -> Iterator[str]:
 
 
 def _place(frame: StackFrame) -> str:
-    """File and line, without the folder of the code or of a library."""
+    """Return file and line, without the folder of the code or of a library."""
     file = frame.file.removeprefix(_APP)
     file = _LIBRARY.sub("", file, count=1)
     return f"{file}:{frame.line}" if frame.line else file
 
 
 def _state(group: Sequence[_Seen]) -> str:
-    """What the threads were found doing: of several, in the order of their ranks."""
+    """Return the states of the threads; several in the order of their ranks."""
     words = dict.fromkeys(
         "holds the GIL" if one.thread.holds_gil else _STATES[one.thread.state] for one in group
     )
@@ -204,7 +204,7 @@ def _state(group: Sequence[_Seen]) -> str:
 
 
 def _ranks(group: Iterable[_Seen]) -> str:
-    """Ranks as ranges: 0-2, 5."""
+    """Format ranks as ranges: 0-2, 5."""
     numbers = sorted(one.rank for one in group)
     runs = [
         [number for _, number in run]
@@ -215,7 +215,7 @@ def _ranks(group: Iterable[_Seen]) -> str:
 
 
 def record(replica: SeenReplica) -> dict[str, Any]:
-    """Everything of a replica in raw values."""
+    """Return all fields of a replica in raw values."""
     return {
         "rank": replica.rank,
         "unseen": replica.unseen or None,

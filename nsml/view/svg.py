@@ -1,4 +1,4 @@
-"""A picture as SVG: text that every browser shows, small, without scripts or anything from elsewhere."""
+"""A picture as SVG: text for any browser, small, without scripts or external resources."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ if TYPE_CHECKING:
     from nsml.view.figure import Points
 
 _FONT = "system-ui, -apple-system, 'Segoe UI', 'Noto Sans', 'DejaVu Sans', sans-serif"
-# What XML 1.0 has no way to say.
+# Characters not allowed in XML 1.0.
 _NO_XML = "[\x00-\x08\x0b\x0c\x0e-\x1f\ud800-\udfff\ufffe\uffff]"
 
 
 def svg(figure: Figure, described: Sequence[str] = ()) -> Iterator[str]:
-    """The lines of an SVG file; `described` is what screen readers say of it."""
+    """Yield the lines of an SVG file; `described` is for screen readers."""
     size = f"{figure.width:g} {figure.height:g}"
     yield (
         f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {size}" role="img"'

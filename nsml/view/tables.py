@@ -1,6 +1,6 @@
 """Tables: two spaces between columns, a rule of dashes, left aligned. Columns are data.
 
-Where a terminal is too narrow for a table, its rows are blocks of lines, one for each column.
+If a terminal is too narrow for a table, its rows are blocks of lines, one for each column.
 """
 
 from __future__ import annotations
@@ -18,48 +18,48 @@ T = TypeVar("T")
 _GAP = "  "
 _ELLIPSIS = "…"
 _NOTHING = "-"
-"""A cell in which there is nothing to say."""
+"""An empty cell."""
 _NAME_CELLS = 16
-"""What is left of a name at least."""
+"""Least cells of a name."""
 _LONG_CELLS = 20
-"""Of a text that says much beyond them: a summary."""
+"""Least cells of a long text, such as a summary."""
 WIDEST: Final = 400
-"""Cells of a column that may be cut, wherever it is written: one row cannot fill the lines of all others."""
+"""Most cells of a column that may be cut, on any output: one row cannot widen all others."""
 
 
 class Column(NamedTuple, Generic[T]):
-    """One column: `cell` gives the text of a resource as seen at a moment (Unix seconds)."""
+    """A column: `cell` returns the text of a resource at a time (Unix seconds)."""
 
     key: str
     """Name for --fields."""
     title: str
     cell: Callable[[T, float], str]
     is_wide: bool = False
-    """Shown by `-o wide` and --fields only, or where `is_worth` says so of a row."""
+    """Shown by `-o wide` and --fields only, or if `is_worth` is true for a row."""
     is_worth: Callable[[T], bool] | None = None
-    """Of a wide column: whether this resource has something out of the ordinary there."""
+    """Of a wide column: whether this resource has something unusual there."""
     tells: Callable[[T], bool] | None = None
-    """Whether this resource has anything there: with `-o wide` a column of which none has is left out."""
+    """Whether this resource has a value: `-o wide` omits a column without any."""
     colour: Callable[[T], str] | None = None
-    """Name of the terminal colour of a resource's cell; colour never says anything alone."""
+    """Name of the terminal colour of a resource's cell; colour is never the only sign."""
     is_optional: bool = False
-    """Left out where the terminal is too narrow for the rest."""
+    """Omitted if the terminal is too narrow for the rest."""
     shrinks_to: int | None = None
-    """May be cut down to so many cells when the terminal is narrow; None: never."""
+    """May be cut to this width on a narrow terminal; None: never."""
     is_name: bool = False
-    """Names something: cut last of all unless it shrinks, and in its middle, since its end tells it from others."""
+    """A name: cut last unless it shrinks, and in its middle, since its end is distinctive."""
     least: int = 0
-    """Never cut below so many cells, however narrow the terminal is."""
+    """Never cut below this width, however narrow the terminal is."""
     within: Callable[[T, float, int], str] | None = None
-    """The text at a moment in so many cells, of what is not to be cut at its end: a number, a moment; "" where it is to be."""
+    """The text at a time within a width, for texts that must not be cut at their end: a number, a time; "": cut it."""
     title_within: Callable[[int], str] | None = None
-    """The title in so many cells, of one that is not to be cut at its end."""
+    """The title within a width, if it must not be cut at its end."""
     wraps: bool = False
-    """In lines of a terminal that are too narrow its text goes on in further lines instead of being cut."""
+    """In blocks of lines its text is wrapped instead of cut."""
     stays: bool = False
-    """Never left out, however narrow the terminal is: what was asked for, as a sort key, by a filter or by --fields."""
+    """Never omitted, however narrow the terminal is: requested, as a sort key, by a filter or by --fields."""
     goes_first: bool = False
-    """Left out, unless it stays, before rows are written as blocks of lines."""
+    """Omitted, unless it stays, before rows are written as blocks of lines."""
 
 
 def pick(
@@ -69,10 +69,10 @@ def pick(
     wide: bool = False,
     items: Sequence[T] = (),
 ) -> list[Column[T]]:
-    """The columns to show: `fields` in their order, else those of the width.
+    """Select columns: `fields` in their order, else those of the width.
 
-    Narrow: of the wide ones only those that one of the `items` is worth. Wide: those in which one of them
-    has something; with no items all. A field may be named by its title, unless that is another's, too.
+    Narrow: wide columns only if `is_worth` is true for an item. Wide: those with a value in some
+    item; all without items. A field may be given by its title, if that is unambiguous.
     Raises KeyError with the unknown field.
     """
     if fields:
@@ -93,7 +93,7 @@ def _by_title(columns: Sequence[Column[T]]) -> dict[str, Column[T]]:
 
 
 def kept(column: Column[T]) -> Column[T]:
-    """The column as somebody asked for it: shown, and never left out."""
+    """Return the column as requested by the user: shown, and never omitted."""
     return column._replace(is_wide=False, is_optional=False, stays=True)
 
 
@@ -105,21 +105,21 @@ def _is_chosen(column: Column[T], items: Sequence[T], *, wide: bool) -> bool:
 
 
 class Layout(NamedTuple, Generic[T]):
-    """The columns that a table has room for, with the cells of each."""
+    """The columns that fit, with their widths."""
 
     columns: Sequence[Column[T]]
     widths: Sequence[int]
     hidden: int = 0
-    """Columns that say something and for which there is no room."""
+    """Number of nonempty columns that do not fit."""
     uncut: frozenset[str] = frozenset()
-    """Keys of columns in which nothing is cut."""
+    """Keys of columns without cut texts."""
 
     def titles(self) -> list[str]:
-        """Those of the columns, within their cells."""
+        """Return the titles, within their widths."""
         return [_title(*pair) for pair in zip(self.columns, self.widths, strict=True)]
 
     def row(self, item: T, now: float) -> list[str]:
-        """The texts of a resource, within the cells of their columns."""
+        """Return the texts of a resource, within the widths of the columns."""
         return [
             _cut(column, item, visible(column.cell(item, now)), now, cells)
             for column, cells in zip(self.columns, self.widths, strict=True)
@@ -135,10 +135,10 @@ def lay_out(
     least: Mapping[str, int] | None = None,
     sign: int = 0,
 ) -> Layout[T]:
-    """How a table of these resources, and others like them, fits into `room` cells.
+    """Compute a layout for a table of these and similar resources in `room` cells.
 
-    Where cutting does not suffice columns are left out, the widest first: names stay, and what is sorted by.
-    `least`: by key, what columns want whatever is in them. `sign`: cells that stay free where columns are left out.
+    If cutting does not suffice columns are omitted, the widest first, except names and the sort column.
+    `least`: minimal widths by key, whatever the contents. `sign`: cells kept free if columns are omitted.
     """
     rows = [[visible(column.cell(item, now)) for column in columns] for item in items]
     texts = _widths(columns, rows, header=False)
@@ -159,7 +159,7 @@ def lay_out(
 def _missed(
     columns: Sequence[Column[T]], rows: Sequence[Sequence[str]], kept: Sequence[int]
 ) -> list[int]:
-    """The places of columns that say something, and not what is their title, and are not among those that are kept."""
+    """Return indices of nonempty columns, other than their title, that are not kept."""
     return [
         place
         for place in range(len(columns))
@@ -174,7 +174,7 @@ def _fitting(
     room: int,
     is_empty: Callable[[int, int], bool],
 ) -> tuple[list[int], list[int]]:
-    """The places of the columns that fit, and the cells of each."""
+    """Return the indices of the columns that fit, and their widths."""
     places = list(range(len(columns)))
     while True:
         places, cut = _legible(columns, places, widths, room, is_empty)
@@ -193,9 +193,9 @@ def _legible(
     room: int,
     is_empty: Callable[[int, int], bool],
 ) -> tuple[list[int], list[int]]:
-    """Of these places those of the columns that stay, and the cells of each: one that has no room for anything goes.
+    """Return which of these columns stay, and their widths: a column without room for any text is omitted.
 
-    The last goes first: the others have its room then.
+    The last is omitted first: the others get its room.
     """
     chosen = list(places)
     while True:
@@ -215,7 +215,7 @@ def _legible(
 def _emptiness(
     columns: Sequence[Column[T]], items: Sequence[T], rows: Sequence[Sequence[str]], now: float
 ) -> Callable[[int, int], bool]:
-    """Whether the column of a place shows in so many cells nothing of what it has, but that there is something."""
+    """Return a test whether a column of this width shows only that there is something."""
 
     def is_empty(place: int, cells: int) -> bool:
         is_cut = False
@@ -236,11 +236,11 @@ def _give_back(
     cut: list[int],
     wanted: Sequence[int],
 ) -> None:
-    """Let other columns that were cut have the cells that shorter texts of a column leave free.
+    """Give cells freed by shorter texts of a column to other columns that were cut.
 
-    Those with rows of which nothing is shown come first, then the least cut.
+    Columns with rows that show nothing come first, then the least cut.
 
-    `shown`: the texts of the column of a place in so many cells. `cut`: the cells of each of the places, which change.
+    `shown`: the texts of a column at a width. `cut`: the widths by index, modified.
     """
     free = 0
     wanting, starved = [], []
@@ -269,18 +269,18 @@ def _give_back(
 
 
 def _is_starved(texts: Iterable[str]) -> bool:
-    """Whether there is a row of which nothing is shown."""
+    """Return whether a row shows nothing."""
     return any(text.strip() == _ELLIPSIS for text in texts)
 
 
 class Rendered(NamedTuple):
-    """A table: its lines, and the titles of the columns that say something and for which there was no room."""
+    """A table: its lines, and the titles of nonempty columns that did not fit."""
 
     lines: Sequence[str]
     left_out: Sequence[str] = ()
 
     def left_out_text(self, room: int | None) -> str:
-        """That there are others, in so many cells; "" where none is left out, as none is without a bound."""
+        """Describe omitted columns, within a width; "" if there are none, as without a limit."""
         if not self.left_out or room is None:
             return ""
         for what in (", ".join(self.left_out), counted(len(self.left_out), "column")):
@@ -300,10 +300,10 @@ def render(
     header: bool = True,
     paint: Callable[[str, str], str] | None = None,
 ) -> Rendered:
-    """A table in lines. `room` is the terminal's width in cells; None: nothing is cut but what is wider than `WIDEST`.
+    """Render a table. `room` is the terminal's width in cells; None: only texts wider than `WIDEST` are cut.
 
-    Rows that do not fit it however much is cut are blocks of lines instead, with all columns that say something.
-    `is_whole`: no column is left out; where cutting texts does not make the lines fit, they are blocks in which nothing is cut.
+    Rows that cannot be cut to fit are blocks of lines instead, with all nonempty columns.
+    `is_whole`: no column is omitted; if cutting does not suffice, rows are blocks without cuts.
     `paint` colours a text (text, colour name); None: no colours.
     """
     rows = [[visible(column.cell(item, now)) for column in columns] for item in items]
@@ -376,9 +376,9 @@ def _stacked(
     is_whole: bool = False,
     paint: Callable[[str, str], str] | None,
 ) -> list[str]:
-    """A block for each item: title and cell of each column that says something, and an empty line before the next.
+    """Return a block for each item: title and cell of each nonempty column, and an empty line before the next.
 
-    `is_whole`: texts that are too long for a line go on in further lines instead of being cut.
+    `is_whole`: long texts are wrapped instead of cut.
     """
     most = max(room // 2 - len(_GAP), 1)
     cells = min(max(width(column.title) for column in columns), most)
@@ -429,9 +429,9 @@ def _line(
 
 
 def _narrow(columns: Sequence[Column[T]], widths: list[int], room: int) -> list[int]:
-    """Make the line fit: cut columns that may shrink, leave out optional ones from the right, cut names.
+    """Make the line fit: cut columns that may shrink, omit optional ones from the right, cut names.
 
-    Gives the places of the columns that stay. A table for which that does not suffice stays too wide.
+    Returns the indices of the columns that stay. If that does not suffice, the table stays too wide.
     """
     kept = list(range(len(columns)))
     while True:
@@ -444,7 +444,7 @@ def _narrow(columns: Sequence[Column[T]], widths: list[int], room: int) -> list[
         kept.remove(optional[-1])
     if not fits:
         _cut_names(chosen, cut, room)
-        # The last long text is cut before what tells rows apart.
+        # The last long text is cut before distinguishing columns.
         texts = [i for i, one in enumerate(chosen) if (one.shrinks_to or 0) >= _LONG_CELLS]
         last = max(texts, default=len(chosen))
         _ = _shrink(chosen, cut, room, part=2, start=last) or _shrink(chosen, cut, room, part=2)
@@ -460,16 +460,16 @@ def _cut_names(columns: Sequence[Column[T]], widths: list[int], room: int) -> No
 
 
 def _excess(widths: Sequence[int], room: int) -> int:
-    """Cells by which a line is too long; not below 0."""
+    """Return the cells by which a line is too long; at least 0."""
     return max(sum(widths) + len(_GAP) * (len(widths) - 1) - room, 0)
 
 
 def _shrink(
     columns: Sequence[Column[T]], widths: list[int], room: int, part: int = 1, start: int = 0
 ) -> bool:
-    """Cut the widest columns that may shrink, from `start` on to a part of `shrinks_to`, until the line fits.
+    """Cut the widest columns that may shrink until the line fits; from `start` on to `shrinks_to` / `part`.
 
-    Whether it does.
+    Return whether it fits.
     """
     floors = [
         widths[index]

@@ -1,4 +1,4 @@
-"""What devices did and processes took over time: lines of small bars, and cells as rows."""
+"""Use of devices and processes over time: lines of small bars, and cells as rows."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from nsml.v1.telemetry_pb2 import Figure, ReadTelemetryResponse, TelemetrySeries
 
 BARS: Final = "▁▂▃▄▅▆▇█"
-"""A terminal that shows these shows lines of bars."""
+"""Characters that a terminal needs to show bars."""
 _LABEL: Final = 8
 _TAIL: Final = 30
 _LAST: Final = 15
@@ -28,12 +28,12 @@ _THREE_DIGITS: Final = 100
 _ONE_DIGIT: Final = 0.1
 _MINUTE_S: Final = 60.0
 _LEAST_SPAN_S: Final = 1e-6
-"""A shorter span has no places to tell apart, and to divide by it may be infinite."""
+"""Below it positions are indistinguishable, and dividing by it may overflow."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Cell:
-    """A piece of time of one device, of the processes of a replica, or of the platform: mean and greatest of each figure."""
+    """A time interval of a device, of the processes of a replica, or of the platform: mean and max of each figure."""
 
     series: TelemetrySeries
     at: float
@@ -43,7 +43,7 @@ class Cell:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Row:
-    """A line of bars: `top` is the full bar, None the greatest of all; `one` is a value, `words` are for all of them."""
+    """A line of bars: `top` is the full bar, None the max of all; `one` formats a value, `words` all of them."""
 
     name: str
     label: str
@@ -53,7 +53,7 @@ class _Row:
 
 
 def _count(value: float) -> str:
-    """A mean of numbers of things: three digits, or all before the point; one of what is hardly anything."""
+    """Format a mean count: three digits, or all before the point; one for tiny values."""
     if value >= _THREE_DIGITS:
         return f"{value:,.0f}"
     return f"{value:.3g}" if value >= _ONE_DIGIT else f"{value:.1g}"
@@ -129,7 +129,7 @@ _REPLICA_ROWS: Final = (
 
 
 def cells(answer: ReadTelemetryResponse) -> list[Cell]:
-    """Every piece of time of everything that is told of, in order of time for each."""
+    """Return the intervals of all series, each in order of time."""
     found = []
     for series in answer.series:
         for number, at in enumerate(series.at):
@@ -147,7 +147,7 @@ def cells(answer: ReadTelemetryResponse) -> list[Cell]:
 def bars(
     values: Sequence[tuple[float, float]], span: tuple[float, float], width: int, top: float
 ) -> str:
-    """Values at moments as bars over a span of time: the greatest of each place; blank where there is none.
+    """Draw values over a span of time as bars: the max at each position; blank without any.
 
     A value is drawn as wide as the usual distance to the next one.
     """
@@ -170,9 +170,9 @@ def bars(
 def session_lines(
     answer: ReadTelemetryResponse, *, room: int, now: float, has_last: bool = False
 ) -> list[str]:
-    """Each device of a session, and the processes of each replica, with a line of bars a figure.
+    """Return a title for each device, and for the processes of each replica, with a line of bars per figure.
 
-    `has_last`: it also says what was measured last, where that is not long ago.
+    `has_last`: add the last measurement, if recent.
     """
     span = seconds_of(answer.since), seconds_of(answer.until)
     lines = [_span_text(span, now)]
@@ -199,7 +199,7 @@ def session_lines(
 
 
 def _span_text(span: tuple[float, float], now: float) -> str:
-    """What the bars are of: `10m, from 11-23 05:20Z on`."""
+    """Describe the span of the bars: `10m, from 11-23 05:20Z on`."""
     return f"{duration_text(span[1] - span[0])}, from {short_moment(span[0], now)} on"
 
 
@@ -226,7 +226,7 @@ def _line(
     indent: int = 2,
     has_last: bool = False,
 ) -> str:
-    """Label, bars and words; the bars begin at one place, whatever the indent."""
+    """Return label, bars and text; bars are aligned, whatever the indent."""
     tail = _TAIL + (_LAST if has_last else 0)
     width = max(room - _LABEL - tail - 2, _LEAST_BARS)
     peak = max(figure.most)
@@ -247,7 +247,7 @@ _LEGEND: Final = "GPUs held: by sessions; load >0%, >80%: GPUs at such a load; l
 
 
 def cluster_history_lines(answer: ReadTelemetryResponse, *, room: int, now: float) -> list[str]:
-    """What share of all devices sessions held, ran and were busy, and the mean load and power."""
+    """Return the shares of devices held, running and busy, and the mean load and power."""
     span = seconds_of(answer.since), seconds_of(answer.until)
     title = _span_text(span, now)
     told = [one for one in answer.series if one.at]
@@ -345,7 +345,7 @@ CLUSTER_COLUMNS: Final[tuple[Column[Cell], ...]] = (
 
 
 def timed(columns: Sequence[Column[Cell]], shown: Sequence[Cell]) -> list[Column[Cell]]:
-    """The columns, their times to the second where two rows of one thing are closer than a minute."""
+    """Return the columns, with seconds in times if two rows of a series are less than a minute apart."""
     is_close = any(
         first.series is second.series and second.at - first.at < _MINUTE_S
         for first, second in pairwise(shown)
@@ -362,7 +362,7 @@ _FIGURES: Final = (
 
 
 def cell_record(cell: Cell) -> dict[str, Any]:
-    """A piece of time in raw values: the mean of each figure, and its greatest value."""
+    """Return an interval in raw values: mean and max of each figure."""
     series = cell.series
     record: dict[str, Any] = {"time": moment(cell.at)}
     if series.node:
@@ -373,7 +373,7 @@ def cell_record(cell: Cell) -> dict[str, Any]:
             "attempt": series.attempt or None,
             "rank": series.rank if series.HasField("rank") else None,
         }
-        # In a table of lines of text, CSV, all lines have the same columns.
+        # In CSV all lines have the same columns.
         for name in _FIGURES:
             record |= {name: None, f"{name}_peak": None}
     for name, value in cell.means.items():

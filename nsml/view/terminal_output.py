@@ -1,7 +1,7 @@
-"""Output of programs that move the cursor, such as progress bars, as a terminal would leave it.
+"""Renders output of programs that move the cursor, such as progress bars, as a terminal would.
 
-A log holds each state of a progress bar. `Overwriting` applies carriage returns, backspaces, cursor moves and
-erasures, and gives lines out once nothing changes them any more. It remembers only lines that a program
+A log has each state of a progress bar. `Overwriting` applies carriage returns, backspaces, cursor moves and
+erasures, and emits lines once they can no longer change. It keeps only the lines that a program
 goes back to, however long a log is. Lines without such codes pass unchanged.
 """
 
@@ -16,13 +16,13 @@ from typing import Final, NamedTuple, TypeAlias
 from nsml.common.text import NO_TEXT, LogText, fit_around, graphemes, visible, width
 
 MOST_ROWS: Final = 50
-"""Lines that a program may go back over."""
+"""Most lines that a program may go back over."""
 LONGEST_LINE: Final = 1 << 20
-"""Characters of a line without an end that are remembered where nothing else is asked for."""
+"""Most characters kept of an unfinished line, by default."""
 _WIDEST: Final = 1 << 16
 """Cells to which the cursor can be moved."""
 _FURTHEST: Final = 1_000
-"""Of one move, or of one insertion."""
+"""Limit of one move or insertion."""
 _LONGEST_STYLE: Final = 200
 _TAB: Final = 8
 
@@ -38,26 +38,26 @@ _SAME: Final = {"`": "G", "a": "C", "e": "B", "f": "H"}
 _LAST_PLACE: Final = 1_000
 
 Cell: TypeAlias = tuple[str, str]
-"""The colour sequences in force and a letter; "" in the second cell of a wide one."""
+"""Active colour sequences and a character; "" in the second cell of a wide one."""
 _BLANK: Final[Cell] = ("", " ")
 
 
 class Printed(NamedTuple):
-    """Text that no longer changes, and what `feed` got as the moment of its first character."""
+    """Final text, and the time passed to `feed` with its first character."""
 
     at: float
     text: str
 
 
 class ShownLog:
-    """The bytes of one log as text that shows what a terminal would: a progress bar in its last state.
+    """Renders the bytes of one log as a terminal would: a progress bar in its last state.
 
     Args:
-        is_safe: for a terminal, with everything else that a terminal would obey made visible; else invalid
-            UTF-8 stays, as surrogates.
-        keeps_colour: where it is safe.
-        is_raw: every state of a line, and every code.
-        longest: characters that are remembered of a line without an end; a longer one is given out in parts.
+        is_safe: for a terminal, with all other control codes made visible; else invalid
+            UTF-8 is kept, as surrogates.
+        keeps_colour: if it is safe.
+        is_raw: keep every state of a line, and every code.
+        longest: most characters kept of an unfinished line; a longer one is emitted in parts.
     """
 
     def __init__(
@@ -75,11 +75,11 @@ class ShownLog:
         self._lines = Overwriting(obeys=not is_raw, longest=longest)
 
     def feed(self, data: bytes, at: float = 0.0) -> list[Printed]:
-        """Take the next piece, received at a moment, and return what became final."""
+        """Process the next piece, received at a time, and return the final text."""
         return self._safely(self._lines.feed(self._decode(data), at))
 
     def close(self) -> list[Printed]:
-        """What is left; for a terminal with the end of its line and of colours."""
+        """Return the rest; for a terminal its line and colours are closed."""
         done = self._safely(self._lines.feed(self._decode(b"", final=True)) + self._lines.close())
         if self._safe is not None and (end := self._safe.close()):
             last = done.pop() if done else Printed(0.0, "")
@@ -88,13 +88,13 @@ class ShownLog:
 
     @property
     def open(self) -> str:
-        """The lines that may still change, for a terminal; each begins and ends without colours."""
+        """The lines that may still change, for a terminal; each starts and ends without colours."""
         lines = self._lines.open.split("\n")
         return "\n".join(LogText(keeps_colour=self._keeps_colour).whole(line) for line in lines)
 
     @property
     def style(self) -> str:
-        """The colours in force behind what was given out."""
+        """The active colours after the emitted text."""
         return self._lines.style if self._keeps_colour else ""
 
     def _safely(self, done: list[Printed]) -> list[Printed]:
@@ -106,13 +106,13 @@ class ShownLog:
 def found_text(
     line: bytes, match: tuple[int, int] | None, *, log: ShownLog, cells: int | None
 ) -> str:
-    """A line that a search found, as `log` shows it: the state of a progress bar that has the match.
+    """Render a line found by a search: the state of a progress bar that has the match.
 
     Args:
         line: without its line end.
-        match: from which byte to which the match goes; None: not known.
-        log: one without lines.
-        cells: of a longer line a part around the match; None: all of it.
+        match: byte range of the match; None: unknown.
+        log: an empty one.
+        cells: show part of a longer line around the match; None: all of it.
     """
     if match is None:
         return _alone(log, line)
@@ -121,7 +121,7 @@ def found_text(
     text = _alone(log, shown)
     found = visible(line[slice(*match)].decode(errors="replace"))
     if found not in _SGR.sub("", text) and _code_from(line, match[0]) >= match[1]:
-        # Erased, or overwritten from backspaces on: no carriage return ends this state.
+        # Erased, or overwritten by backspaces: no carriage return ends this state.
         text = _alone(log, line[: _code_from(line, match[1])])
     if cells is None or width(_SGR.sub("", text)) <= cells:
         return text
@@ -130,7 +130,7 @@ def found_text(
 
 
 def _code_from(line: bytes, begin: int) -> int:
-    """Where the first code from `begin` on stands that overwrites or erases; else the line's end."""
+    """Return the position of the first overwriting or erasing code after `begin`; else the line's end."""
     code = _OVERWRITES.search(line.decode("latin-1"), begin)
     return code.start() if code else len(line)
 
@@ -141,26 +141,26 @@ def _alone(log: ShownLog, line: bytes) -> str:
 
 
 class Overwriting:
-    """One log. Pieces may end anywhere, also within a code or before an accent."""
+    """Renderer of one log. Pieces may end anywhere, also within a code or before an accent."""
 
     def __init__(self, *, obeys: bool = True, longest: int = LONGEST_LINE) -> None:
-        """`obeys`: False only parts lines and leaves every code in them."""
+        """`obeys`: False only splits lines and keeps every code in them."""
         self._obeys = obeys
         self._longest = longest
         self._held = ""
         self._held_at: list[float] = []
-        """Of each held line that has a character."""
+        """Of each held nonempty line."""
         self._height = 1
         self._rows_since_up = 0
         self._places: list[int | None] = []
-        """Of each held line, once a program has moved to a line of the screen by its number."""
+        """Screen lines of the held lines, once a program has moved to one by number."""
         self._saved: Saved | None = None
         self._held_style = ""
         self.style = ""
-        """The colour sequences in force behind what was given out."""
+        """The active colour sequences after the emitted text."""
 
     def feed(self, text: str, at: float = 0.0) -> list[Printed]:
-        """Take the next piece, and return what became final."""
+        """Process the next piece, and return the final text."""
         block = self._held + text
         is_settled = self._height == 1 and not self._places
         is_plain = not self._obeys or (is_settled and not _OVERWRITES.search(block))
@@ -176,7 +176,7 @@ class Overwriting:
 
     @property
     def open(self) -> str:
-        """The lines that may still change, to be shown behind no colours."""
+        """The lines that may still change, to be shown without active colours."""
         return self._open_behind("")
 
     def _open_behind(self, style: str) -> str:
@@ -187,7 +187,7 @@ class Overwriting:
         return "\n".join(screen.texts(style, screen.written)[0])
 
     def close(self) -> list[Printed]:
-        """What is left, as it stands."""
+        """Return the rest."""
         at = self._held_at[0] if self._held_at else 0.0
         text = self._open_behind(self.style) if self._held else ""
         self.style = self._held_style = _style_behind(text, self.style)
@@ -212,7 +212,7 @@ class Overwriting:
         return done
 
     def _overwritten(self, block: str, text: str, at: float) -> list[Printed]:
-        # Letters behind the last code may go on in the next piece, and so may a code.
+        # Characters after the last code may continue in the next piece, and so may a code.
         cut = max((code.end() for code in _CODE.finditer(block)), default=0)
         screen = Screen(self._held_style, self._places, self._saved)
         screen.feed(block[:cut])
@@ -232,7 +232,7 @@ class Overwriting:
         return [Printed(one, line + "\n") for one, line in zip(ats, texts, strict=False)]
 
     def _keep_height(self, screen: Screen, text: str) -> None:
-        """Remember how far up the program goes, and forget it once it goes up no more."""
+        """Record how far up the program goes; reset when it stops going up."""
         self._height = max(self._height, min(screen.height, MOST_ROWS))
         went_up = screen.height > 1
         self._rows_since_up = (
@@ -244,19 +244,19 @@ class Overwriting:
 
 @dataclass(slots=True)
 class Row:
-    """A line: `raw` while text was only appended to it, else `cells`; `style` is in force at its beginning."""
+    """A line: `raw` while text was only appended to it, else `cells`; `style` is active at its start."""
 
     style: str = ""
     raw: str = ""
     cells: list[Cell] | None = None
     number: int = 0
-    """Counts lines in the order in which they were made."""
+    """Number of the line, in order of creation."""
     place: int | None = None
-    """The line of the screen that it is, from 1; None of lines that no program has moved to by its number."""
+    """Its line on the screen, from 1; None if no program has moved to it by number."""
 
 
 class Saved(NamedTuple):
-    """Where the cursor was when a program had the terminal remember that."""
+    """The cursor position saved by a program."""
 
     row: int
     column: int
@@ -264,14 +264,14 @@ class Saved(NamedTuple):
 
 
 class Screen:
-    """Lines as a terminal of any width and height has them, after the codes in what it was fed.
+    """Lines as on a terminal of any width and height, after the codes it was fed.
 
-    Nobody knows which line of a screen the first line of a log is. So lines that a program moves to by their
-    number are lines of their own, below all others and in the order of their numbers. Others that are written
-    afterwards come above them: a progress bar in the last line of a screen is the last line of the log.
+    The screen line of a log's first line is unknown. So lines addressed by their
+    number are separate lines, below all others and in the order of their numbers. Other lines written
+    later are above them: a progress bar in the last line of a screen is the last line of the log.
 
     Args:
-        places: of lines that are there already, empty.
+        places: of existing, empty lines.
     """
 
     def __init__(
@@ -283,20 +283,20 @@ class Screen:
         self.saved = saved
         self.row = 0
         self.height = 1
-        """Lines from the highest one to which the cursor went back, to the last."""
+        """Lines from the highest one that the cursor went back to, to the last."""
         self.rows_since_up = 0
         self._column = 0
-        """Where the cursor is in a row with cells."""
+        """Cursor column in a row with cells."""
         self._style = style
 
     @property
     def is_last_empty(self) -> bool:
-        """Whether nothing was written in the last line."""
+        """Whether the last line is empty."""
         return not self.rows[-1].raw and not self.rows[-1].cells
 
     @property
     def written(self) -> list[Row]:
-        """All rows but the one that begins behind a line end, above those of the screen."""
+        """All rows except the one started after a line end, above those of the screen."""
         at, row = self.row, self.rows[self.row]
         behind = self.rows[at + 1 : at + 2]
         is_begun = row.place is None and behind and behind[0].place is not None
@@ -308,7 +308,7 @@ class Screen:
 
     @property
     def most_final(self) -> int:
-        """Lines before the one with the cursor, or before that to which it will be set back."""
+        """Lines before the one with the cursor, or before the saved cursor position."""
         if self.saved is not None and self.rows[self.row].place is not None:
             behind = max(self.saved.row, 0)
             if len(self.rows) - behind <= MOST_ROWS:
@@ -316,12 +316,12 @@ class Screen:
         return self.row
 
     def places(self, first: int) -> list[int | None]:
-        """Of the rows from `first` on; [] where none has one."""
+        """Return the places of the rows from `first` on; [] if none has one."""
         found = [row.place for row in self.rows[first:]]
         return found if any(found) else []
 
     def feed(self, text: str) -> None:
-        """Write, and obey the codes."""
+        """Write text, and execute the codes."""
         position = 0
         for code in _CODE.finditer(text):
             self._write(text[position : code.start()])
@@ -330,7 +330,7 @@ class Screen:
         self._write(text[position:])
 
     def texts(self, style: str, rows: list[Row] | None = None) -> tuple[list[str], str]:
-        """Rows as text behind colours that are in force, and the colours in force behind them."""
+        """Return rows as text after active colours, and the active colours after them."""
         found = []
         for row in self.rows if rows is None else rows:
             if row.cells is None:
@@ -349,9 +349,9 @@ class Screen:
         return found, style
 
     def repeated(self, first: int, *, is_placed: bool) -> str:
-        """What gives the rows from `first` on, the colours and the cursor, when fed behind no colours.
+        """Return text that restores the rows from `first` on, the colours and the cursor, without active colours before it.
 
-        `is_placed`: to a screen that has these rows.
+        `is_placed`: the screen has these rows.
         """
         texts, style = self.texts("", self.rows[first:])
         text = ("\x1b[E" if is_placed else "\n").join(texts) + _switch(style, self._style)
@@ -393,10 +393,10 @@ class Screen:
         elif code[3]:
             self._obey_short(code[3])
         elif is_plain:
-            row.raw += code[0]  # a mode of the terminal, which moves nothing
+            row.raw += code[0]  # a terminal mode, which moves nothing
 
     def _obey_final(self, final: str, parameters: str) -> None:
-        """Obey a code of a cursor move, of erasing or editing, by its last letter."""
+        """Execute a code of a cursor move, of erasing or editing, by its last letter."""
         cells, count = self._cells(), _parameter(parameters)
         match final:
             case "H":
@@ -415,7 +415,7 @@ class Screen:
                 self._edit(final, cells, count)
 
     def _obey_short(self, final: str) -> None:
-        """Obey a code without parameters: DECSC, DECRC, IND, NEL, RI or RIS."""
+        """Execute a code without parameters: DECSC, DECRC, IND, NEL, RI or RIS."""
         self._cells()
         column = self._column
         match final:
@@ -459,7 +459,7 @@ class Screen:
             self.saved = self.saved._replace(row=self.saved.row + 1)
 
     def _go_to(self, place: int, column: int) -> None:
-        """Set the cursor to a line of the screen and a column, from 1."""
+        """Move the cursor to a line of the screen and a column, from 1."""
         place = min(place, _LAST_PLACE)
         now = self.rows[self.row]
         at = next(
@@ -467,7 +467,7 @@ class Screen:
             len(self.rows),
         )
         if now.place and now.place > place:
-            # Also counts rows that were given out before: the next time they are still there.
+            # Includes emitted rows: the next time they are still there.
             self.height = max(self.height, len(self.rows) - self.row + now.place - place)
             self.rows_since_up = 0
         is_free = (
@@ -499,7 +499,7 @@ class Screen:
         self._column, self._style = self.saved.column, self.saved.style
 
     def _erase(self, cells: list[Cell], count: int | None) -> None:
-        """Obey ED of ECMA-48."""
+        """Execute ED of ECMA-48."""
         if count in {2, 3}:
             self._clear()
         elif count == 1:
@@ -512,7 +512,7 @@ class Screen:
             del self.rows[self.row + 1 :]
 
     def _clear(self) -> None:
-        """Erase the screen. Of lines that may have been above it nothing is lost."""
+        """Erase the screen. Lines that may have been above it are kept."""
         row = self.rows[self.row]
         before = [one for one in self.rows if one.place is None]
         if row.place is None:
@@ -527,7 +527,7 @@ class Screen:
             self.saved = None
 
     def _cells(self) -> list[Cell]:
-        """The cells of the row with the cursor, which is set to where it is in them."""
+        """Return the cells of the cursor's row, converting it if needed."""
         row = self.rows[self.row]
         if row.cells is None:
             raw = row.raw
@@ -546,7 +546,7 @@ class Screen:
         return row.cells
 
     def _put(self, cells: list[Cell], text: str) -> None:
-        """Write over the cells from the cursor on."""
+        """Overwrite the cells from the cursor on."""
         column = self._column
         if "\t" in text:
             text = (" " * (column % _TAB) + text).expandtabs(_TAB)[column % _TAB :]
@@ -569,11 +569,11 @@ class Screen:
         self._column = end
 
     def _move(self, final: str, count: int) -> None:
-        """Obey a code that moves the cursor: CUU, CUD, CUF, CUB, CNL, CPL or CHA of ECMA-48."""
+        """Execute a code that moves the cursor: CUU, CUD, CUF, CUB, CNL, CPL or CHA of ECMA-48."""
         column = self._column
         match final:
             case "A" | "F":
-                # Also counts rows that were given out before: the next time they are still there.
+                # Includes emitted rows: the next time they are still there.
                 self.height = max(self.height, len(self.rows) - self.row + count)
                 self.row, self.rows_since_up = max(self.row - count, 0), 0
             case "B" | "E":
@@ -588,7 +588,7 @@ class Screen:
         self._column = 0 if final in "EF" else min(max(column, 0), _WIDEST)
 
     def _edit(self, final: str, cells: list[Cell], count: int | None) -> None:
-        """Obey a code that erases, deletes or inserts: EL, DCH, ECH or ICH of ECMA-48."""
+        """Execute a code that erases, deletes or inserts: EL, DCH, ECH or ICH of ECMA-48."""
         column, number = self._column, count or 1
         _part(cells, column, column + (number if final in "PX" else 1 if count == 1 else 0))
         match final:
@@ -609,20 +609,20 @@ class Screen:
 
 
 def _parameter(text: str | None) -> int | None:
-    """The first number of a code; None where there is none."""
+    """Return the first number of a code; None if there is none."""
     first = (text or "").partition(";")[0][:9]
     return int(first) if first else None
 
 
 def _part(cells: list[Cell], *places: int) -> None:
-    """Blank wide letters that have one half before one of these places and one behind it."""
+    """Blank wide characters that are split by one of these positions."""
     for place in places:
         if 0 < place < len(cells) and not cells[place][1]:
             cells[place - 1] = cells[place] = _BLANK
 
 
 def _join(before: list[Cell], cells: list[Cell], letter: str) -> None:
-    """Put an accent onto the last letter before it."""
+    """Add an accent to the last character before it."""
     place = len(before) - 1
     while place >= 0 and not before[place][1]:
         place -= 1
@@ -632,7 +632,7 @@ def _join(before: list[Cell], cells: list[Cell], letter: str) -> None:
 
 
 def _without_blanks(cells: list[Cell]) -> list[Cell]:
-    """Without what is blank at the end, such as what erased a longer state."""
+    """Return the cells without trailing blanks, such as those of an erased longer state."""
     end = len(cells)
     while end and cells[end - 1] == _BLANK:
         end -= 1
@@ -640,7 +640,7 @@ def _without_blanks(cells: list[Cell]) -> list[Cell]:
 
 
 def _restyled(style: str, given: str | None) -> str:
-    """The colour sequences in force behind one more."""
+    """Return the active colour sequences after one more."""
     given = given or ""
     if not given.strip("0;"):
         return ""
@@ -658,7 +658,7 @@ def _style_behind(text: str, style: str) -> str:
 
 
 def _switch(before: str, style: str) -> str:
-    """What leads from some colours to others."""
+    """Return the sequence that switches between colours."""
     if before == style:
         return ""
     return ("\x1b[0m" if before else "") + style

@@ -1,4 +1,4 @@
-"""A text that is looked for in lines: letter case aside, and however its letters are put together. Pure."""
+"""Text search in lines: ignores case, and how letters are composed. Pure."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ if TYPE_CHECKING:
 
 TAB_CELLS: Final = 8
 PIECE: Final = 1_000
-"""Lines that are looked through at once: no key waits for more."""
+"""Lines searched at once: no key has to wait longer."""
 
 
 class Sought:
-    """What is looked for; nothing where it is empty."""
+    """A search text; an empty one matches nothing."""
 
     def __init__(self, text: str = "") -> None:
         self._text = _plain(text)
@@ -28,14 +28,14 @@ class Sought:
         return bool(self._text)
 
     def is_in(self, line: str) -> bool:
-        """Whether a line has it."""
+        """Return whether a line contains it."""
         return self._text in _plain(line)
 
     def spans(self, line: str) -> Iterator[tuple[int, int]]:
-        """From where to where it stands in a line, from left to right: in whole letters."""
+        """Yield its positions (start, end) in a line, from left to right: in whole characters."""
         if not self._text or not self.is_in(line):
             return
-        # What folds to several letters (ß), or is written in pieces, makes other places of all behind it.
+        # A letter that folds to several (ß), or is decomposed, shifts all later positions.
         letters = [letter for letter, _ in graphemes(line)]
         plain = [_plain(letter) for letter in letters]
         whole = "".join(plain)
@@ -48,9 +48,9 @@ class Sought:
 
 
 class TextMatch:
-    """The lines of a log that have what is sought: each is looked at once, a piece of the log at a time.
+    """The matching lines of a log: each is searched once, a piece of the log at a time.
 
-    Lines have numbers that stay theirs, from 0 on: a log grows at its end, and loses lines at its beginning.
+    Lines have permanent numbers, from 0 on: a log grows at its end, and loses lines at its start.
     """
 
     def __init__(self, text: str = "") -> None:
@@ -59,21 +59,21 @@ class TextMatch:
         self._next = 0
 
     def __len__(self) -> int:
-        """How many there are, of the lines that were looked at."""
+        """The number of matching lines so far."""
         return len(self._places)
 
     def is_done(self, end: int) -> bool:
-        """Whether there is nothing to look at before the line with the number `end`."""
+        """Return whether all lines before number `end` were searched."""
         return not self.sought or self._next >= end
 
     def forget(self, first: int, since: int) -> None:
-        """The lines before `first` are gone; those from `since` on are others than before."""
+        """Drop the lines before `first`; those from `since` on have changed."""
         del self._places[bisect_left(self._places, since) :]
         del self._places[: bisect_left(self._places, first)]
         self._next = max(min(self._next, since), first)
 
     def look(self, lines: Sequence[str], first: int) -> None:
-        """Look at the next piece of the lines, of which the first has the number `first`."""
+        """Search the next piece of the lines; the first has the number `first`."""
         begin = max(self._next - first, 0) if self.sought else len(lines)
         piece = lines[begin : begin + PIECE]
         is_in = self.sought.is_in
@@ -81,7 +81,7 @@ class TextMatch:
         self._next += len(piece)
 
     def words(self, at: int | None, end: int) -> str:
-        """How many there are, and the number of the one at `at`; what is there so far while others are looked for."""
+        """Describe the number of matches, and the index of the one at `at`; the number so far during the search."""
         if not self.sought:
             return ""
         count = len(self._places)
@@ -93,7 +93,7 @@ class TextMatch:
 
 
 def untabbed(line: str) -> str:
-    """The line with spaces in place of its tabs, up to the next stop in cells."""
+    """Return the line with its tabs expanded to spaces, by cells."""
     if "\t" not in line:
         return line
     *parts, last = line.split("\t")
@@ -102,7 +102,7 @@ def untabbed(line: str) -> str:
 
 def _to_stop(part: str) -> str:
     part += " "
-    while width(part) % TAB_CELLS:  # a joiner at its end takes a space more
+    while width(part) % TAB_CELLS:  # a joiner at its end absorbs a space
         part += " "
     return part
 

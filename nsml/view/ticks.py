@@ -1,4 +1,4 @@
-"""Round places on an axis, and what stands at them."""
+"""Ticks of an axis at round values, with their labels."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ _MOMENTS = (
     *(1, 2, 5, 10, 15, 30, 60, 120, 300, 600, 900, 1800, 3600, 7200, 10_800, 21_600, 43_200),
     *(days * _DAY for days in (1, 2, 7, 14, 30, 90, 365, 1825, 36_500)),
 )
-"""Seconds between moments that people call round."""
+"""Round steps between times, in seconds."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ticks:
-    """Marks of an axis: `at` and `texts` belong together; `unit` is that of the texts, or empty."""
+    """Ticks of an axis: positions `at` and their labels `texts`; `unit` of the labels, or ""."""
 
     at: tuple[float, ...]
     texts: tuple[str, ...]
@@ -32,14 +32,14 @@ class Ticks:
 
 
 def value_ticks(low: float, high: float, *, most: int) -> Ticks:
-    """At most about `most` multiples of 1, 2 or 5 times a power of ten from `low` to `high`."""
+    """Return about `most` multiples of 1, 2 or 5 times a power of ten from `low` to `high`."""
     step = _step(low, high, most)
     at = _multiples(low, high, step) or (low, high)
     return Ticks(at=at, texts=_texts(at, step))
 
 
 def log_ticks(low: float, high: float, *, most: int) -> Ticks:
-    """Powers of ten from `low` to `high`, which are above 0; of a short range also what is between."""
+    """Return powers of ten from `low` to `high`, which are above 0; for a short range also values between."""
     first, last = math.ceil(math.log10(low)), math.floor(math.log10(high))
     count = last - first + 1
     if count < 2:
@@ -52,7 +52,7 @@ def log_ticks(low: float, high: float, *, most: int) -> Ticks:
 
 
 def place_ticks(low: float, high: float, axis: Axis, *, most: int) -> Ticks:
-    """Marks of a horizontal axis."""
+    """Return ticks of a horizontal axis."""
     match axis:
         case Axis.STEP:
             return value_ticks(low, high, most=most)
@@ -74,16 +74,16 @@ def _step(low: float, high: float, most: int) -> float:
 def _multiples(low: float, high: float, step: float) -> tuple[float, ...]:
     if not step or not math.isfinite(low / step) or not math.isfinite(high / step):
         return ()
-    # An end that is a multiple itself is one, however it was rounded.
+    # An end that is a multiple counts, despite rounding errors.
     first, last = math.ceil(low / step - 1e-9), math.floor(high / step + 1e-9)
     if not 0 <= last - first < _MOST:
         return ()
-    # By whole powers of ten, so that 3 steps of 0.1 are 0.3.
+    # Rounded, so that 3 steps of 0.1 are 0.3.
     return tuple(float(f"{number * step:.12g}") for number in range(first, last + 1))
 
 
 def _texts(values: tuple[float, ...], step: float) -> tuple[str, ...]:
-    """The values with as many digits as tell them apart, all in one unit."""
+    """Format values with enough digits to distinguish them, all in one format."""
     top = max(abs(value) for value in values)
     if not top or not step:
         return tuple(f"{value:.4g}" for value in values)
@@ -102,7 +102,7 @@ def _power_of(step: float) -> int:
 
 
 def _short(text: str) -> str:
-    """1e-05 as 1e-5."""
+    """Shorten 1e-05 to 1e-5."""
     mantissa, _, power = text.partition("e")
     return "0" if not float(mantissa) else f"{mantissa}e{int(power)}"
 
@@ -122,13 +122,13 @@ def _moment_ticks(low: float, high: float, *, most: int) -> Ticks:
     if step < _DAY and len(days) > 1:
         form = f"%m-%d {form}"
     texts = tuple(f"{local(value):{form}}" for value in at)
-    # A clock that is changed in between has two names; that of the first is shown.
+    # The zone's name may change in between; the first one is shown.
     name = zone_name(at[0])
     return Ticks(at=at, texts=texts, unit=f"{name}, {min(days)}" if "%d" not in form else name)
 
 
 def _even_on_clock(low: float, high: float, step: int) -> tuple[float, ...]:
-    """The moments at which the reader's clock shows a multiple of `step` seconds since midnight or of whole days."""
+    """Return the times at which the reader's clock shows a multiple of `step` seconds since midnight or of whole days."""
     first, last = sorted(map(_shown_seconds, (low, high)))
     shown = (datetime.fromtimestamp(one, tz=UTC) for one in _multiples(first, last, float(step)))
     at = {on_clock(one.replace(tzinfo=None)).timestamp() for one in shown}
@@ -136,5 +136,5 @@ def _even_on_clock(low: float, high: float, step: int) -> tuple[float, ...]:
 
 
 def _shown_seconds(seconds: float) -> float:
-    """Unix seconds at which a clock in UTC shows what the reader's shows then."""
+    """Return the Unix seconds at which UTC shows the reader's local time."""
     return local(seconds).replace(tzinfo=UTC).timestamp()

@@ -1,4 +1,4 @@
-"""Times of messages: Unix seconds, and text for machines."""
+"""Times in messages: as Unix seconds, and as text for programs."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ if TYPE_CHECKING:
 
 
 def seconds_of(message: Timestamp | Duration) -> float:
-    """A time, since the Unix epoch, or a span in seconds."""
+    """Convert a timestamp to Unix seconds, or a duration to seconds."""
     return float(message.seconds + message.nanos / 1e9)
 
 
 def moment_of(message: Any, field: str) -> str | None:
-    """A timestamp of a message in RFC 3339; None where it is not set."""
+    """Return a timestamp of a message in RFC 3339; None if it is unset."""
     return moment(seconds_of(getattr(message, field))) if message.HasField(field) else None

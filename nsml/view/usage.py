@@ -1,4 +1,4 @@
-"""What a session made of the devices that it held, in words and raw values."""
+"""A session's use of its devices, in words and raw values."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from nsml.v1.sessions_pb2 import Episode, Replica, SessionUsage
 
 IDLE_S = 600.0
-"""A session that does nothing for so long is marked in lists."""
+"""A session idle for this long is marked in lists."""
 
 
 def usage_text(usage: SessionUsage) -> str:
@@ -35,9 +35,9 @@ def usage_text(usage: SessionUsage) -> str:
 
 
 def taken_text(replicas: Sequence[Replica]) -> str:
-    """`3.9 cores, 12.4 GiB of memory, 9 processes`: what all replicas take now; "" where nobody knows of any.
+    """Return the current use of all replicas: `3.9 cores, 12.4 GiB of memory, 9 processes`; "" if none is known.
 
-    Of a gang of which not all is known it says of how many it is: `(of 3 replicas of 4)`.
+    If some replicas of a gang are missing it adds `(of 3 replicas of 4)`.
     """
     told = [one.use for one in replicas if one.HasField("use")]
     if not told:
@@ -54,7 +54,7 @@ def taken_text(replicas: Sequence[Replica]) -> str:
 
 
 def use_record(replica: Replica) -> dict[str, Any] | None:
-    """What the processes of a replica take now, in raw values; None where nobody knows."""
+    """Return the current use of a replica's processes in raw values; None if unknown."""
     if not replica.HasField("use"):
         return None
     return {
@@ -72,7 +72,7 @@ def energy_text(watt_hours: float) -> str:
 
 
 def waste_text(episodes: Sequence[Episode], now: float) -> str:
-    """`idle 1h4m`, `zombie 12m`: for how long nothing is made of what is held; "" where nothing stands."""
+    """Return the current waste: `idle 1h4m`, `zombie 12m`; "" if there is none."""
     if not episodes or episodes[-1].HasField("until"):
         return ""
     last = episodes[-1]
@@ -81,7 +81,7 @@ def waste_text(episodes: Sequence[Episode], now: float) -> str:
 
 
 def episode_lines(episodes: Sequence[Episode], now: float) -> list[str]:
-    """A line an episode, the newest first: what stands, and what was."""
+    """Describe each episode in a line, the newest first, current and past."""
     lines = []
     for one in reversed(episodes):
         word = enum_word(sessions_pb2.EpisodeKind, one.kind, "EPISODE_KIND_")
@@ -97,7 +97,7 @@ def episode_lines(episodes: Sequence[Episode], now: float) -> list[str]:
 
 
 def episode_records(episodes: Sequence[Episode]) -> list[dict[str, Any]]:
-    """Raw values, oldest first."""
+    """Return episodes in raw values, oldest first."""
     return [
         {
             "kind": enum_name(sessions_pb2.EpisodeKind, one.kind, "EPISODE_KIND_"),
@@ -110,7 +110,7 @@ def episode_records(episodes: Sequence[Episode]) -> list[dict[str, Any]]:
 
 
 def idle_text(usage: SessionUsage, now: float) -> str:
-    """`idle 1h4m`: how long nothing was done with what is held; "" where something is, or for a moment only."""
+    """Return `idle 1h4m` if the devices have been idle for at least `IDLE_S`; else ""."""
     if not usage.HasField("idle_since"):
         return ""
     idle_s = now - _idle_since(usage)
@@ -118,7 +118,7 @@ def idle_text(usage: SessionUsage, now: float) -> str:
 
 
 def usage_record(usage: SessionUsage) -> dict[str, Any]:
-    """What was measured, in raw values."""
+    """Return the measured use in raw values."""
     has_load = usage.HasField("utilization_percent")
     return {
         "device_seconds": round(usage.device_seconds, 3),
@@ -132,7 +132,7 @@ def usage_record(usage: SessionUsage) -> dict[str, Any]:
 
 
 def efficiency_text(usage: SessionUsage) -> str:
-    """`71%`: the mean utilisation of what it held; "-" where nobody measured it."""
+    """Return the mean utilization of its devices: `71%`; "-" if not measured."""
     return f"{usage.utilization_percent:.0f}%" if usage.HasField("utilization_percent") else "-"
 
 

@@ -1,4 +1,4 @@
-"""What the object store keeps for users and projects, in words, rows and raw values."""
+"""Storage of users and projects in the object store, in words, rows and raw values."""
 
 from __future__ import annotations
 
@@ -35,17 +35,17 @@ WORDS: Final = {
 }
 
 MOST_LARGEST: Final = 10
-"""A usage has no more of the largest things."""
+"""Most entries of the largest items in a usage."""
 
 
 def limit_text(usage: Usage) -> str:
-    """`2.0 TB`, or `no limit`; with `(own)` where an administrator set it for this user."""
+    """Return `2.0 TB`, or `no limit`; with `(own)` if an administrator set it for this user."""
     text = size_text(usage.limit_bytes) if usage.HasField("limit_bytes") else "no limit"
     return f"{text} (own)" if usage.is_own_limit else text
 
 
 def counted_text(usage: Usage, now: float) -> str:
-    """When it was counted: `counted 5 minutes ago`."""
+    """Return the age of the count: `counted 5 minutes ago`."""
     if not usage.HasField("counted_at"):
         return "not counted yet"
     text = f"counted {ago(now - seconds_of(usage.counted_at))}"
@@ -88,7 +88,7 @@ PROJECT_COLUMNS: tuple[Column[ProjectStorage], ...] = (
 
 
 def project_lines(stored: ProjectStorage, now: float) -> list[str]:
-    """A project's usage for people: for whom, and what removes the largest things."""
+    """Describe a project's usage for people, with the commands that remove the largest items."""
     usage = stored.usage
     name = f"project {stored.project}"
     if stored.is_uncounted:
@@ -107,7 +107,7 @@ def project_lines(stored: ProjectStorage, now: float) -> list[str]:
 
 
 def lines(usage: Usage, now: float) -> list[str]:
-    """A user's usage for people, with what removes the largest things."""
+    """Describe a user's usage for people, with the commands that remove the largest items."""
     return [*_head(usage.user, usage, now), *_kinds(usage), *_largest(usage)]
 
 
@@ -147,12 +147,12 @@ def _largest(usage: Usage) -> list[str]:
 
 
 def _sent_label(usage: Usage) -> str:
-    """Of what was sent since the last count, and may be there already."""
+    """Label of data sent since the last count, which may be stored already."""
     return "sent since then" if usage.HasField("counted_at") else "sent so far"
 
 
 def removal(item: KeptItem) -> str:
-    """The command that removes something."""
+    """Return the command that removes an item."""
     if item.kind == KEPT_KIND_DATASETS:
         return f"nsml dataset rm {visible(item.name)}"
     if item.is_live:
@@ -161,7 +161,7 @@ def removal(item: KeptItem) -> str:
 
 
 def record(usage: Usage) -> dict[str, Any]:
-    """Everything of a usage in raw values."""
+    """Return all fields of a usage in raw values."""
     return {
         "user": usage.user,
         "kept_bytes": usage.kept_bytes,
@@ -189,7 +189,7 @@ def record(usage: Usage) -> dict[str, Any]:
 
 
 def project_record(stored: ProjectStorage) -> dict[str, Any]:
-    """Everything of a project's usage in raw values."""
+    """Return all fields of a project's usage in raw values."""
     usage = record(stored.usage)
     del usage["user"], usage["own_limit"]
     if stored.is_uncounted:

@@ -1,4 +1,4 @@
-"""The versions of a platform's programs, compared."""
+"""Comparison of the versions of a platform's programs."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _MOST_NAMES = 3
 
 
 def lines(client: str, cluster: GetClusterResponse, nodes: Iterable[Node]) -> list[str]:
-    """The version of this program, of each control plane and of the agents, and what differs."""
+    """Return the versions of this program, of each control plane and of the agents, and the differences."""
     agents = _agents(nodes)
     rows = [("client", client)]
     rows += [("control", f"{one.version}  {one.name}") for one in cluster.members] or [
@@ -31,7 +31,7 @@ def lines(client: str, cluster: GetClusterResponse, nodes: Iterable[Node]) -> li
 
 
 def notes(client: str, cluster: GetClusterResponse, agents: Mapping[str, list[str]]) -> list[str]:
-    """What is of another version than the control plane that answers; each with what to do."""
+    """Describe programs with another version than the responding control plane; each with advice."""
     found = []
     if client != cluster.version:
         found.append("this program and the control plane are of different versions")
@@ -46,7 +46,7 @@ def notes(client: str, cluster: GetClusterResponse, agents: Mapping[str, list[st
 
 
 def record(client: str, cluster: GetClusterResponse, nodes: Iterable[Node]) -> dict[str, Any]:
-    """The same in raw values."""
+    """Return the same in raw values."""
     agents = _agents(nodes)
     return {
         "client": client,
@@ -58,7 +58,7 @@ def record(client: str, cluster: GetClusterResponse, nodes: Iterable[Node]) -> d
 
 
 def _agents(nodes: Iterable[Node]) -> dict[str, list[str]]:
-    """Names of nodes by the version of their agents."""
+    """Return the names of nodes by agent version."""
     found: defaultdict[str, list[str]] = defaultdict(list)
     for node in nodes:
         found[node.agent_version].append(node.name)
