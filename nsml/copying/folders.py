@@ -1,4 +1,4 @@
-"""Folders of a tree, reached by descriptors: nobody who may change the tree leads elsewhere by a link in it."""
+"""Folders of a tree, opened by descriptors, so that links planted in the tree cannot redirect a copy."""
 
 from __future__ import annotations
 
@@ -8,20 +8,20 @@ from typing import Final
 from nsml.copying.messages import flags_of
 
 FOLLOWS: Final = flags_of("O_DIRECTORY")
-"""Of `os.open`: a folder, or what a link of that name leads to."""
+"""Flags of `os.open`: a folder, or a link to one."""
 IN_PLACE: Final = flags_of("O_DIRECTORY", "O_NOFOLLOW")
-"""Of `os.open`: a folder, and no link."""
+"""Flags of `os.open`: a folder, and no link."""
 
 
 class Folders:
-    """Folders below an open one, which becomes this one's; links are not followed."""
+    """Opens folders below an open one, which it takes over; links are not followed."""
 
     def __init__(self, root: int) -> None:
         self._root = root
         self._last: tuple[bytes, int] | None = None
 
     def find(self, path: bytes) -> int:
-        """The folder at `path`, which stays open until the next call; empty: the root. Raises OSError."""
+        """Return the folder at `path`, open until the next call; empty: the root. Raises OSError."""
         if not path:
             return self._root
         if self._last is not None and self._last[0] == path:
@@ -39,7 +39,7 @@ class Folders:
         return found
 
     def close(self) -> None:
-        """Close the root, and what is open below."""
+        """Close the root, and open folders below it."""
         os.close(self._root)
         if self._last is not None:
             os.close(self._last[1])

@@ -1,21 +1,21 @@
-"""What the two sides of a copy say: frames (`nsml.spec.frames`), each a letter and what belongs to it.
+"""The protocol of a copy: frames (`nsml.spec.frames`), each a letter and its content.
 
 ```
 sender                          receiver
 B  whether it is a folder, bytes
                                 G  go on; or R, why not
 E  entries, a part of them
-                                W  for each file among them, from which byte it is wanted; -1: it is there
+                                W  for each file among them, the first wanted byte; -1: it is there
 N  its size and time, if it was written since it was listed
-C  a piece of the first file that is wanted
-X  its end, and why it is not whole, if it is not
+C  a piece of the first wanted file
+X  its end, and why it is incomplete, if it is
 ...                             the next file, the next part
-D  that was all
-                                F  what was done
+D  the end
+                                F  the report
 ```
 
-One side speaks at a time. All but C is JSON; names are bytes, which JSON has as Python's `surrogateescape` writes
-them. Entries come in order of depth: a folder before what is in it, and all that is in it before anything else.
+One side sends at a time. All but C is JSON; names are bytes, decoded for JSON by Python's `surrogateescape`.
+Entries are in depth-first order: a folder before its contents, and all its contents before anything else.
 """
 
 from __future__ import annotations
@@ -44,17 +44,17 @@ DONE: Final = b"D"
 FINISHED: Final = b"F"
 
 PIECE_BYTES: Final = 128 << 10
-"""Of a file in one message."""
+"""Largest piece of a file in one message."""
 MOST_ENTRIES: Final = 512
 MOST_NAME_BYTES: Final = 24 << 10
-"""Of the paths in one message, which JSON may write in six times as many."""
+"""Most bytes of paths in one message; JSON may escape them to six times as many."""
 MOST_PATH_BYTES: Final = 4096
 _MOST_REASON: Final = 500
 MOST_NAMED: Final = 20
-"""Failures that a report names; it counts all."""
+"""Most failures listed in a report; it counts all."""
 HAS_ALL: Final = -1
 LATEST_NS: Final = (1 << 63) - 1
-"""Of a time, before or after 1970: in the year 2262."""
+"""Latest time, before or after 1970: in the year 2262."""
 
 FILE: Final = "file"
 FOLDER: Final = "folder"
@@ -64,15 +64,15 @@ LEFT_OUT: Final = "left"
 KINDS: Final = frozenset({FILE, FOLDER, SYMLINK, HARD_LINK, LEFT_OUT})
 
 TEMPORARY: Final = b".nsml-cp-"
-"""What names of files begin with that are not whole yet; none that begins so is copied."""
+"""Prefix of incomplete files; files with this prefix are not copied."""
 
 
 class NotUnderstood(ValueError):
-    """The other side says what it must not."""
+    """The other side violates the protocol."""
 
 
 class Refused(Exception):
-    """The other side does not go on; the message says why, for people, and `name` what the system calls that."""
+    """The other side aborts; the message says why, for people, and `name` is the error's symbol."""
 
     def __init__(self, why: str, name: str = "") -> None:
         super().__init__(why)
@@ -80,10 +80,10 @@ class Refused(Exception):
 
 
 class Entry(NamedTuple):
-    """One thing in a tree.
+    """An entry of a tree.
 
-    `path` is below what is copied, empty for that itself. `target`: of a symbolic link what it says, of a hard link
-    the path of an earlier file, of what is left out why; of a file what tells its versions apart.
+    `path` is relative to the copied item, empty for the item itself. `target`: of a symbolic link its target, of a hard link
+    the path of an earlier file, of a skipped entry the reason; of a file an identifier of its version.
     """
 
     path: bytes
@@ -95,10 +95,10 @@ class Entry(NamedTuple):
 
 
 class Report(NamedTuple):
-    """What was done: files and bytes that came, and files that were there.
+    """The result: files and bytes received, and files that existed already.
 
-    `failures` are the first of those that are not there now, or not as they should be, and why. `resumed_bytes`: of
-    files of which an earlier copy had left a part, how much that was. Each side counts it; it is not sent.
+    `failures` are the first entries that are missing or wrong, with reasons. `resumed_bytes`: the size of the
+    parts left by an earlier copy. Each side counts it; it is not sent.
     """
 
     files: int
@@ -110,7 +110,7 @@ class Report(NamedTuple):
 
 
 def message(kind: bytes, value: Any = None) -> bytes:
-    """A message as it is sent: of JSON, or the bytes of a piece."""
+    """Encode a message: JSON, or the bytes of a piece."""
     body = value if kind == CONTENT else json.dumps(value).encode()
     whole: bytes = kind + body
     if len(whole) > MOST_BYTES:
@@ -119,13 +119,13 @@ def message(kind: bytes, value: Any = None) -> bytes:
 
 
 def entries_message(entries: list[Entry]) -> bytes:
-    """A part of the entries, as it is sent."""
+    """Encode a part of the entries."""
     rows = [[_text(one.path), *one[1:5], _text(one.target)] for one in entries]
     return message(ENTRIES, rows)
 
 
 def entries_of(value: Any) -> list[Entry]:
-    """What such a message says. Raises NotUnderstood."""
+    """Decode such a message. Raises NotUnderstood."""
     try:
         return [_entry(*row) for row in value]
     except (ArithmeticError, AttributeError, TypeError, ValueError) as error:
@@ -133,13 +133,13 @@ def entries_of(value: Any) -> list[Entry]:
 
 
 def report_message(report: Report) -> bytes:
-    """A report, as it is sent."""
+    """Encode a report."""
     failures = [[_text(path), why] for path, why in report.failures]
     return message(FINISHED, [*report[:4], failures])
 
 
 def report_of(value: Any) -> Report:
-    """What such a message says. Raises NotUnderstood."""
+    """Decode such a message. Raises NotUnderstood."""
     try:
         files, file_bytes, skipped, failed, failures = value
         named = [(_bytes(path), str(why)[:_MOST_REASON]) for path, why in failures[:MOST_NAMED]]
@@ -152,14 +152,14 @@ def report_of(value: Any) -> Report:
 
 
 class Incoming:
-    """The messages of the other side."""
+    """Decoder of the other side's messages."""
 
     def __init__(self) -> None:
         self._frames = Frames()
         self._came: deque[bytes] = deque()
 
     def next(self) -> Generator[bytes, bytes, tuple[bytes, Any]]:
-        """The next one: its letter, and what it says. Raises NotUnderstood, Refused."""
+        """Return the next message: its letter, and its content. Raises NotUnderstood, Refused."""
         while not self._came:
             data = yield b""
             try:
@@ -179,7 +179,7 @@ class Incoming:
         return kind, value
 
     def expect(self, wanted: bytes) -> Generator[bytes, bytes, Any]:
-        """What the next one says, which must be of this kind. Raises NotUnderstood, Refused."""
+        """Return the content of the next message, which must be of this kind. Raises NotUnderstood, Refused."""
         kind, value = yield from self.next()
         if kind != wanted:
             raise NotUnderstood(f"{kind!r} instead of {wanted!r}")
@@ -199,12 +199,12 @@ def _entry(  # noqa: PLR0917 - a row
 
 
 def nearest_time(mtime_ns: int) -> int:
-    """The time, or the nearest one that can be said: file systems have later ones."""
+    """Return the time, or the nearest representable one: file systems have later ones."""
     return max(min(mtime_ns, LATEST_NS), -LATEST_NS)
 
 
 def flags_of(*names: str) -> int:
-    """Flags of `os.open`, as far as this system has them."""
+    """Return flags of `os.open`, as far as supported by this system."""
     flags = 0
     for name in (*names, "O_CLOEXEC", "O_BINARY"):
         flags |= getattr(os, name, 0)
@@ -212,12 +212,12 @@ def flags_of(*names: str) -> int:
 
 
 def refused_message(error: OSError) -> bytes:
-    """Why this side does not go on, as it is sent."""
+    """Encode why this side aborts."""
     return message(REFUSED, [reason_of(error), errno.errorcode.get(error.errno or 0, "")])
 
 
 def reason_of(error: OSError) -> str:
-    """What the system says of an error, without the path."""
+    """Return the system's text for an error, without the path."""
     return error.strerror or str(error)
 
 
@@ -229,7 +229,7 @@ def _refusal(value: Any) -> Exception:
 
 
 def check_path(path: bytes) -> None:
-    """Raise NotUnderstood for what leads elsewhere than below the folder that it is in."""
+    """Raise NotUnderstood for a path that may lead out of its folder."""
     parts = path.split(b"/") if path else []
     if len(path) > MOST_PATH_BYTES or any(
         part in {b"", b".", b".."} or b"\0" in part or part.startswith(TEMPORARY) for part in parts

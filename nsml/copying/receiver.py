@@ -1,8 +1,8 @@
-"""The side of a copy that gets the files.
+"""The receiving side of a copy.
 
-What the other side says is not trusted: paths lead below the target, folders on the way are opened one by one
-without following links, and what is there already is never written through, but replaced. A file has a name of its
-own until it is whole, and so has a folder that was not there before; what is found under these goes on.
+The other side is not trusted: paths must be below the target, folders above a file are opened one by one
+without following links, and existing files are never written through, but replaced. An incomplete file has a
+temporary name, and so has a new folder; a later copy resumes what it finds under these.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Generator, Iterator
 
 NOTED_BYTES: Final = 1 << 20
-"""Files of this size or more go on in their middle."""
+"""Files of at least this size can be resumed."""
 _MOST_NOTE: Final = 256
 _MOST_REASON: Final = 200
 _TRIES: Final = 3
@@ -62,14 +62,14 @@ _READS: Final = flags_of("O_NOFOLLOW", "O_NONBLOCK")
 _WRITES: Final = flags_of("O_WRONLY", "O_NOFOLLOW", "O_NONBLOCK")
 _MAKES: Final = flags_of("O_WRONLY", "O_CREAT", "O_EXCL", "O_NOFOLLOW")
 _NO_MODE_BITS: Final = 0o7022
-"""Set-user-ID and its kin, and what lets others write."""
+"""Set-user-ID and similar bits, and write access for others."""
 
 
 class Receiver:
     """Receives one file or folder into `where`: under the name `name` if that is a folder, else as `where`.
 
-    An empty `name`: what is in the folder that is sent goes into `where` itself. `keeps_inside`: links that lead out
-    of what is copied are left out.
+    An empty `name`: the contents of the sent folder go into `where` itself. `keeps_inside`: links that lead out
+    of the copied tree are skipped.
     """
 
     def __init__(self, where: bytes, name: bytes, *, keeps_inside: bool) -> None:
@@ -82,7 +82,7 @@ class Receiver:
         self.report: Report | None = None
 
     def steps(self) -> Generator[bytes, bytes, None]:
-        """Receive it all. Raises NotUnderstood, Refused, OSError: it cannot be written."""
+        """Receive everything. Raises NotUnderstood, Refused, OSError: it cannot be written."""
         incoming = Incoming()
         is_folder, self.total_bytes, origin = _beginning((yield from incoming.expect(BEGIN)))
         try:
@@ -120,7 +120,7 @@ class Receiver:
                     yield from self._take_content(tree, one, start, incoming)
 
     def _place(self, tree: _Tree, entry: Entry) -> None:
-        """All but a file that comes."""
+        """Create an entry other than a transferred file."""
         if entry.kind == FILE:
             self._report.skipped += 1
             self.done_bytes += entry.size
@@ -169,7 +169,7 @@ class Receiver:
 
     @contextmanager
     def _noted(self, entry: Entry) -> Iterator[None]:
-        """What fails of one entry, the others go on after."""
+        """Record a failure of one entry, and continue with the others."""
         try:
             yield
         except OSError as error:
@@ -179,7 +179,7 @@ class Receiver:
 
 
 class _Counts:
-    """What becomes a report."""
+    """Counters for the report."""
 
     def __init__(self) -> None:
         self.files = self.file_bytes = self.skipped = 0
@@ -188,7 +188,7 @@ class _Counts:
         self._lost_folder: bytes | None = None
 
     def fail(self, entry: Entry, why: str) -> None:
-        """An entry is not there, or not as it should be; what is in a folder goes without saying."""
+        """Count a failed entry; failures within a failed folder are not listed."""
         self._failed += 1
         lost = self._lost_folder
         if lost is not None and _is_below(entry.path, lost):
@@ -203,7 +203,7 @@ class _Counts:
 
 
 class _Tree:
-    """Where it is written. Raises OSError for a place where that cannot be."""
+    """The destination. Raises OSError if it cannot be written."""
 
     def __init__(self, where: bytes, name: bytes, *, is_folder: bool, origin: bytes) -> None:
         place = _place_of(where, name)
@@ -222,7 +222,7 @@ class _Tree:
             raise
 
     def _root(self, place: bytes, *, is_place: bool) -> int:
-        """The folder in which it is written, opened: for a file the one that it is in."""
+        """Open the destination folder: for a file its parent."""
         if not self._is_folder:
             if os.path.isdir(place):
                 raise IsADirectoryError(errno.EISDIR, "there is a folder in its place")
@@ -230,7 +230,7 @@ class _Tree:
                 raise NotADirectoryError(errno.ENOTDIR, "there is no such folder")
             self._refuse_unless_writable(self._above)
             return os.dup(self._above)
-        # a link is followed if it was named, not if it was found under the name of what is copied
+        # a link is followed if it was named, not if it has the name of the copied item
         flags = FOLLOWS if is_place else IN_PLACE
         try:
             for _ in range(_TRIES):
@@ -245,12 +245,12 @@ class _Tree:
         raise OSError(errno.EBUSY, _OTHER)
 
     def _begun(self, place: bytes) -> int | None:
-        """A new folder in place of one that is not there; None: another copy has made it by now."""
+        """Make a new folder in place of a missing one; None: another copy has just made it."""
         if os.path.islink(place):
             raise NotADirectoryError
         temporary = temporary_name(self._final + b"\0" + self._origin)
         root = self._unfinished(temporary)
-        # now only this copy can make it whole; another may have done that before
+        # now only this copy can complete it; another may have done so before
         if root is None:
             return None
         if not os.path.exists(place):
@@ -262,7 +262,7 @@ class _Tree:
         return None
 
     def _unfinished(self, name: bytes) -> int | None:
-        """A folder that is not whole, made or gone on with, for this copy alone; None: another one just finished it."""
+        """Make or resume an incomplete folder, locked by this copy; None: another copy just completed it."""
         is_new = True
         try:
             os.mkdir(name, 0o700, dir_fd=self._above)
@@ -285,19 +285,19 @@ class _Tree:
         return opened if is_kept else None
 
     def _refuse_if_planted(self, folder: int) -> None:
-        """Where everybody may write, what is gone on with must be this user's."""
+        """In a world-writable folder, only this user's incomplete folder may be resumed."""
         is_open = os.fstat(self._above).st_mode & stat.S_IWOTH
         if is_open and os.fstat(folder).st_uid != os.geteuid():
             raise OSError(errno.EEXIST, "somebody else has a folder in its way")
 
     def _refuse_unless_writable(self, folder: int) -> None:
-        """Before anything is sent for nothing."""
+        """Fail before any data is sent."""
         if not os.access(".", os.W_OK | os.X_OK, dir_fd=folder):
             raise PermissionError(errno.EACCES, "its folder cannot be written to")
 
     @contextmanager
     def opened(self) -> Iterator[None]:
-        """Close what is open in the end."""
+        """Close open folders at the end."""
         try:
             yield
         finally:
@@ -305,7 +305,7 @@ class _Tree:
             self._opened.close()
 
     def finish(self) -> None:
-        """All is there: give folders their times, and the whole its name. Raises OSError."""
+        """All is received: set times of folders, and the final name. Raises OSError."""
         self._leave_folders(None)
         if self._temporary is None:
             return
@@ -318,7 +318,7 @@ class _Tree:
             raise
 
     def start_of(self, entry: Entry) -> int:
-        """From which byte a file is wanted."""
+        """Return the first wanted byte of a file."""
         try:
             folder, name = self._found(entry.path)
             now = os.stat(name, dir_fd=folder, follow_symlinks=False)
@@ -336,12 +336,12 @@ class _Tree:
         return 0
 
     def make_folder(self, entry: Entry) -> None:
-        """Make it, or take what is there. Raises OSError."""
+        """Make a folder, or use an existing one. Raises OSError."""
         if not self._is_folder:
             raise NotUnderstood("a folder instead of a file")
         self._leave_folders(entry.path)
         if not entry.path and self._temporary is None:
-            return  # what was there before is its owner's
+            return  # an existing folder is left as it is
         if entry.path:
             folder, name = self._found(entry.path)
             try:
@@ -349,12 +349,12 @@ class _Tree:
             except FileExistsError:
                 if not stat.S_ISDIR(os.lstat(name, dir_fd=folder).st_mode):
                     raise OSError(errno.EEXIST, "there is something else in its place") from None
-        with suppress(OSError):  # it may be somebody else's
+        with suppress(OSError):  # it may belong to another user
             os.chmod(self._opened.find(entry.path), _mode(entry) | 0o700)
         self._folders.append(entry)
 
     def make_symlink(self, entry: Entry) -> None:
-        """Make it, in place of what is no folder. Raises OSError."""
+        """Make a link, replacing anything but a folder. Raises OSError."""
         folder, name = self._found(entry.path)
         with suppress(OSError):
             if os.readlink(name, dir_fd=folder) == entry.target:
@@ -369,13 +369,13 @@ class _Tree:
         _put(made, name, folder)
 
     def make_hard_link(self, entry: Entry) -> None:
-        """Make it, in place of what is no folder. Raises OSError."""
+        """Make a link, replacing anything but a folder. Raises OSError."""
         check_path(entry.target)
         other, source = self._found(entry.target)
         first = os.lstat(source, dir_fd=other)
         if not stat.S_ISREG(first.st_mode):
             raise OSError(errno.EINVAL, "a hard link to what is no file")
-        other = os.dup(other)  # the next one found closes it
+        other = os.dup(other)  # the next call of _found closes it
         try:
             folder, name = self._found(entry.path)
             with suppress(OSError):
@@ -390,13 +390,13 @@ class _Tree:
             os.close(other)
 
     def open_file(self, entry: Entry, start: int) -> Unfinished:
-        """A file to be written from `start` on. Raises OSError."""
+        """Open a file for writing from `start` on. Raises OSError."""
         self._leave_folders(entry.path)
         folder, name = self._found(entry.path)
         return Unfinished(os.dup(folder), name, entry, start)
 
     def _found(self, path: bytes) -> tuple[int, bytes]:
-        """The folder that it is in, which stays open until the next call, and its name. Raises OSError."""
+        """Return its parent folder, open until the next call, and its name. Raises OSError."""
         if not path:
             if self._is_folder:
                 raise NotUnderstood("a folder and no folder")
@@ -407,7 +407,7 @@ class _Tree:
         return self._opened.find(above), name
 
     def _leave_folders(self, path: bytes | None) -> None:
-        """Folders in which nothing more comes get their times: what is written in them changes these."""
+        """Set times of completed folders: writing in them changes these."""
         while self._folders:
             last = self._folders[-1].path
             if path is not None and path != last and _is_below(path, last):
@@ -418,7 +418,7 @@ class _Tree:
 
 
 class Unfinished:
-    """A file that is not whole yet, in an open folder, which becomes this one's. Raises OSError."""
+    """An incomplete file in an open folder, which it takes over. Raises OSError."""
 
     def __init__(self, folder: int, name: bytes, entry: Entry, start: int) -> None:
         self._folder = folder
@@ -440,7 +440,7 @@ class Unfinished:
             raise
 
     def _write_note(self) -> None:
-        """What it is a part of, for a copy that goes on."""
+        """Record which file it is a part of, for a later resume."""
         with suppress(FileNotFoundError):
             os.unlink(self._note, dir_fd=self._folder)
         if self._entry.size >= NOTED_BYTES:
@@ -451,14 +451,14 @@ class Unfinished:
                 os.close(note)
 
     def becomes(self, size: int, mtime_ns: int) -> None:
-        """It is not what was listed any more. Raises OSError, NotUnderstood: there are bytes of that."""
+        """Its source has changed since it was listed. Raises OSError, NotUnderstood: content was received already."""
         if self._at:
             raise NotUnderstood("another file")
         self._entry = self._entry._replace(size=size, mtime_ns=mtime_ns, target=b"")
         self._write_note()
 
     def write(self, data: bytes) -> None:
-        """The next bytes. Raises OSError, NotUnderstood: more than there are."""
+        """Write the next bytes. Raises OSError, NotUnderstood: more than its size."""
         self._at += len(data)
         if self._at > self._entry.size:
             raise NotUnderstood("more than the file has")
@@ -469,17 +469,17 @@ class Unfinished:
     def finish(
         self, why: str, check: Callable[[], None] = lambda: None, *, is_new: bool = False
     ) -> int:
-        """It is whole, unless the other side says why not: put it in its place; how much came. Raises OSError.
+        """Complete it, unless `why` says it is incomplete: move it into place; return the size received. Raises OSError.
 
-        `check` raises OSError where something in that place is to stay, as at any time if it `is_new`.
+        `check` raises OSError if an existing file must be kept, as always if `is_new`.
         """
         if why or self._at != self._entry.size:
             self.forget()
             raise OSError(errno.EIO, why or "it came in part")
-        with suppress(PermissionError):  # file systems of networks may keep their own
+        with suppress(PermissionError):  # network file systems may not allow it
             os.fchmod(self._file, _mode(self._entry))
         os.utime(self._file, ns=(self._entry.mtime_ns, self._entry.mtime_ns))
-        os.close(os.dup(self._file))  # what file systems of networks could not write, they say now
+        os.close(os.dup(self._file))  # network file systems report write errors only now
         made = os.lstat(self._made, dir_fd=self._folder)
         if not os.path.samestat(made, os.fstat(self._file)):
             raise OSError(errno.EBUSY, _OTHER)
@@ -498,13 +498,13 @@ class Unfinished:
         return self._at - self._start
 
     def close(self) -> None:
-        """Leave what is there."""
+        """Close it, keeping the incomplete file."""
         if self._file >= 0:
             os.close(self._file)
         os.close(self._folder)
 
     def forget(self) -> None:
-        """Take away what is there of it."""
+        """Remove the incomplete file."""
         for name in (self._made, self._note):
             with suppress(FileNotFoundError):
                 os.unlink(name, dir_fd=self._folder)
@@ -525,7 +525,7 @@ def _facts(value: object) -> tuple[int, int]:
 
 
 def _place_of(where: bytes, name: bytes) -> bytes:
-    """What the copy is called. A folder that is named with a slash, and is not there, is made. Raises OSError."""
+    """Return the destination path. A missing folder named with a slash is made. Raises OSError."""
     if where.endswith(b"/") and name:
         with suppress(FileExistsError):
             os.mkdir(where)
@@ -533,7 +533,7 @@ def _place_of(where: bytes, name: bytes) -> bytes:
 
 
 def temporary_name(name: bytes) -> bytes:
-    """What it is called until it is whole: a name that is never too long."""
+    """Return the temporary name of an incomplete file: never too long."""
     return TEMPORARY + hashlib.sha256(name).hexdigest()[:16].encode()
 
 
@@ -542,7 +542,7 @@ def _noted(entry: Entry) -> bytes:
 
 
 def _part_of(folder: int, entry: Entry, name: bytes) -> int:
-    """How much of this very file there is from an earlier copy. Raises OSError."""
+    """Return the size of the part of this file left by an earlier copy. Raises OSError."""
     if entry.size < NOTED_BYTES:
         return 0
     made = temporary_name(name)
@@ -558,9 +558,9 @@ def _part_of(folder: int, entry: Entry, name: bytes) -> int:
 
 
 def _own(made: bytes, folder: int, start: int) -> int:
-    """A file that is not whole, which no other copy writes to, and `start` bytes of it. Raises OSError.
+    """Open an incomplete file with its first `start` bytes, locked against other copies. Raises OSError.
 
-    Whoever else may write into the folder knows its name: it is one that was made here, or by the same user before.
+    Other users of the folder know its name: accept only one made here, or by the same user before.
     """
     if start:
         file = _locked(os.open(made, _WRITES, dir_fd=folder))
@@ -577,7 +577,7 @@ def _own(made: bytes, folder: int, start: int) -> int:
     for _ in range(_TRIES):
         with suppress(FileExistsError, FileNotFoundError):
             file = _locked(os.open(made, _MAKES, 0o600, dir_fd=folder))
-            try:  # another copy may have taken it away before it was locked
+            try:  # another copy may have removed it before it was locked
                 if os.path.samestat(os.fstat(file), os.lstat(made, dir_fd=folder)):
                     return file
             except OSError:
@@ -592,7 +592,7 @@ def _own(made: bytes, folder: int, start: int) -> int:
 
 
 def _locked(file: int) -> int:
-    """The file, which no other copy writes to. Raises OSError."""
+    """Lock the file against other copies, and return it. Raises OSError."""
     try:
         _lock(file)
     except OSError:
@@ -602,23 +602,23 @@ def _locked(file: int) -> int:
 
 
 def _is_part(now: os.stat_result) -> bool:
-    """Whether an earlier copy of the same user may have left it."""
+    """Return whether an earlier copy of the same user may have left it."""
     return stat.S_ISREG(now.st_mode) and now.st_nlink == 1 and now.st_uid == os.geteuid()
 
 
 def _refuse_if_in_use(made: bytes, folder: int) -> None:
-    """Raise OSError if another copy writes it."""
+    """Raise OSError if another copy is writing it."""
     try:
         file = os.open(made, _WRITES, dir_fd=folder)
     except OSError:
-        return  # none that a copy has made
+        return  # not made by a copy
     os.close(_locked(file))
 
 
 def _lock(file: int) -> None:
-    """Keep other copies from a file, where the file system has locks. Raises OSError.
+    """Lock a file against other copies, if the file system supports locks. Raises OSError.
 
-    A copy that was broken a moment ago may still be on its way out.
+    A copy aborted a moment ago may still be exiting.
     """
     import fcntl
 
@@ -637,7 +637,7 @@ def _lock(file: int) -> None:
 
 
 def _put(made: bytes, name: bytes, folder: int) -> None:
-    """Give it its name, in place of what is no folder. Raises OSError."""
+    """Rename it to its final name, replacing anything but a folder. Raises OSError."""
     try:
         with suppress(FileNotFoundError):
             there = os.lstat(name, dir_fd=folder).st_mode
@@ -653,13 +653,13 @@ def _put(made: bytes, name: bytes, folder: int) -> None:
 
 
 def _put_new(made: bytes, name: bytes, folder: int) -> None:
-    """Give it its name, if nothing has that. Raises OSError."""
+    """Rename it to its final name, if that is free. Raises OSError."""
     try:
         try:
             os.link(made, name, src_dir_fd=folder, dst_dir_fd=folder, follow_symlinks=False)
         except FileExistsError as error:
             raise FileExistsError(errno.EEXIST, "something was made in its place") from error
-        except OSError:  # a file system without links to files
+        except OSError:  # a file system without hard links
             with suppress(FileNotFoundError):
                 os.lstat(name, dir_fd=folder)
                 raise FileExistsError(errno.EEXIST, "something is in its place") from None
@@ -690,7 +690,7 @@ def _is_below(path: bytes, folder: bytes) -> bool:
 
 
 def _stays_inside(link: Entry) -> bool:
-    """Whether a link leads to what is copied, whatever other links in it say: up first, and then only down."""
+    """Return whether a link stays in the copied tree, whatever its other links are: first up, and then only down."""
     if link.target.startswith(b"/") or not link.path:
         return False
     ups = 0

@@ -1,4 +1,4 @@
-"""The side of a copy that has the files."""
+"""The sending side of a copy."""
 
 from __future__ import annotations
 
@@ -50,22 +50,22 @@ if TYPE_CHECKING:
     from nsml.copying.messages import Report
 
 _MOST_LINKED_BYTES: Final = 16 << 20
-"""For files with several names, which are remembered; the further names of others are copied as files of their own."""
+"""Memory limit for files with several names; further names beyond it are copied as separate files."""
 _LINKED_BYTES: Final = 250
-"""What one takes beside its path."""
+"""Memory per such file, beside its path."""
 _MOST_COUNTED: Final = 200_000
-"""Entries that are looked at beforehand, to know how much there is."""
+"""Most entries counted in advance, to know the total size."""
 _DEEPEST: Final = 200
 _TICK_NS: Final = 20_000_000
-"""What is written within one tick of the kernel's clock has one time; such a tick is 10 ms at most."""
+"""Writes within one tick of the kernel's clock have the same time; a tick is 10 ms at most."""
 _READS: Final = flags_of("O_NOFOLLOW", "O_NONBLOCK")
 
 
 class Sender:
-    """Sends one file or folder; raises OSError if it is not there, is neither, or cannot be read.
+    """Sends one file or folder; raises OSError if it is missing, is neither, or cannot be read.
 
-    A link that is named itself is followed; those in a folder are sent as links. `done_bytes` of `total_bytes` are
-    sent, or were there; the total is 0 where it is not known.
+    A link given as `path` is followed; those in a folder are sent as links. `done_bytes` of `total_bytes` are
+    sent, or existed already; the total is 0 if unknown.
     """
 
     def __init__(self, path: bytes) -> None:
@@ -90,11 +90,11 @@ class Sender:
             raise
 
     def close(self) -> None:
-        """Close what is open. It is not for use after that."""
+        """Close open folders. It cannot be used afterwards."""
         self._folders.close()
 
     def steps(self) -> Generator[bytes, bytes, None]:
-        """Send it all; `report` then says what the other side did. Raises NotUnderstood, Refused."""
+        """Send everything; then `report` has the other side's result. Raises NotUnderstood, Refused."""
         incoming = Incoming()
         yield message(BEGIN, [self.is_folder, self.total_bytes, self._origin()])
         yield from incoming.expect(GO)
@@ -108,7 +108,7 @@ class Sender:
         self.report = report._replace(resumed_bytes=self.resumed_bytes)
 
     def _origin(self) -> str:
-        """What tells this folder from others: what is left of a copy of another is not gone on with."""
+        """Return an identifier of this folder: incomplete copies of others must not be resumed."""
         now = os.fstat(self._root)
         words = f"{platform.node()} {now.st_dev} {now.st_ino} ".encode() + self._place
         return hashlib.sha256(words).hexdigest()[:16]
@@ -137,7 +137,7 @@ class Sender:
             yield bytes(held)
 
     def _pieces(self, entry: Entry, start: int) -> Iterator[tuple[bytes, Any]]:
-        """The content of a file, as it is now. Raises OSError, also where it is changed meanwhile."""
+        """Yield the current content of a file. Raises OSError, also if it is changed meanwhile."""
         descriptor = self._open(entry.path, _READS) if entry.path else os.dup(self._root)
         try:
             first, is_settled = settled(descriptor)
@@ -157,10 +157,10 @@ class Sender:
                 summed = zlib.crc32(piece, summed)
                 yield CONTENT, piece
             now = os.fstat(descriptor)
-            # what its owner says of the time of writing may be wrong: the time of the last change is the kernel's
+            # its owner can set the time of writing: the time of the last change is the kernel's
             is_same = _facts(now) == _facts(first) and now.st_ctime_ns == first.st_ctime_ns
             if not (is_same and is_settled):
-                # what has only grown, as a log does, is copied as it was; what begins as it did before has
+                # a file that only grew, such as a log, is copied in its earlier size, if its start is unchanged
                 is_rewritten = now.st_mtime_ns != first.st_mtime_ns and now.st_size <= first.st_size
                 if start or is_rewritten or now.st_size < first.st_size:
                     raise _Changed
@@ -172,7 +172,7 @@ class Sender:
             os.close(descriptor)
 
     def _open(self, path: bytes, flags: int) -> int:
-        """What is at `path`, opened. Raises OSError; _Changed where it, or a folder above it, is a link by now."""
+        """Open `path`. Raises OSError; _Changed if it, or a folder above it, has become a link."""
         try:
             folder, name = self._found(path)
             return os.open(name, flags, dir_fd=folder)
@@ -182,12 +182,12 @@ class Sender:
             raise
 
     def _found(self, path: bytes) -> tuple[int, bytes]:
-        """The folder that it is in, which stays open until the next call, and its name. Raises OSError."""
+        """Return its parent folder, open until the next call, and its name. Raises OSError."""
         above, _, name = path.rpartition(b"/")
         return self._folders.find(above), name or b"."
 
     def _listed(self, path: bytes) -> Iterator[os.DirEntry[str]]:
-        """What is in a folder; by now only the names are of use. Raises OSError."""
+        """List a folder; only the names are usable later. Raises OSError."""
         opened = self._open(path, IN_PLACE)
         try:
             return os.scandir(opened)
@@ -201,7 +201,7 @@ class Sender:
                 return 0
             if isinstance(found, os.stat_result) and stat.S_ISREG(found.st_mode):
                 total += found.st_size
-        return total if total < 1 << 63 else 0  # with holes there may be any number
+        return total if total < 1 << 63 else 0  # sparse files may have any size
 
     def _entries(self) -> Iterator[Entry]:
         for path, found in self._walk():
@@ -228,7 +228,7 @@ class Sender:
                 found.st_dev,
                 found.st_ino,
                 *_facts(found),
-            )  # the number may be another file's by now
+            )  # the number may belong to another file by now
             if key in self._linked:
                 return Entry(path, HARD_LINK, mode, mtime_ns, target=self._linked[key])
             if self._linked_bytes < _MOST_LINKED_BYTES:
@@ -237,7 +237,7 @@ class Sender:
         return Entry(path, FILE, mode, mtime_ns, found.st_size, _version(found))
 
     def _walk(self) -> Iterator[tuple[bytes, os.stat_result | str]]:
-        """Paths and what they are, or why that cannot be known; one folder is open for each level."""
+        """Yield paths with their status, or why it is unknown; one folder is open per level."""
         yield b"", os.fstat(self._root)
         levels: list[tuple[bytes, Any]] = []
         if self.is_folder:
@@ -282,29 +282,29 @@ class _Changed(OSError):
 
 
 def _is_folder(now: os.stat_result) -> bool:
-    """Whether it is one, or a file. Raises OSError for what is neither."""
+    """Return whether it is a folder, or a file. Raises OSError for anything else."""
     if not (stat.S_ISDIR(now.st_mode) or stat.S_ISREG(now.st_mode)):
         raise OSError(errno.EINVAL, "it is neither a file nor a folder")
     return stat.S_ISDIR(now.st_mode)
 
 
 def _facts(now: os.stat_result) -> tuple[int, int]:
-    """Size and time, of which file systems may have later ones than entries."""
+    """Return size and time; file systems have later times than entries can."""
     return now.st_size, nearest_time(now.st_mtime_ns)
 
 
 def _version(now: os.stat_result) -> bytes:
-    """What its owner cannot keep while its content changes."""
+    """Return an identifier that changes with the content, whatever the owner does."""
     return b"%d %d" % (now.st_ino, now.st_ctime_ns)
 
 
 def _is_fresh(now: os.stat_result) -> bool:
-    """Whether it was written so lately that another write would not be seen in its times."""
+    """Return whether a further write might not change its times, because the last was so recent."""
     return 0 <= time.time_ns() - now.st_ctime_ns < _TICK_NS
 
 
 def settled(descriptor: int) -> tuple[os.stat_result, bool]:
-    """What it is, and whether its times would tell of a further write: never of what is written all the time."""
+    """Return the status, and whether a further write would change its times: never if it is written all the time."""
     now = os.fstat(descriptor)
     if _is_fresh(now):
         time.sleep(_TICK_NS / 1e9)
@@ -313,7 +313,7 @@ def settled(descriptor: int) -> tuple[os.stat_result, bool]:
 
 
 def _summed(descriptor: int, size: int) -> int:
-    """The sum of so many bytes, from the beginning. Raises OSError."""
+    """Return the checksum of the first `size` bytes. Raises OSError."""
     os.lseek(descriptor, 0, os.SEEK_SET)
     summed, left = 0, size
     while left and (piece := os.read(descriptor, min(PIECE_BYTES, left))):
@@ -329,7 +329,7 @@ def _what(mode: int) -> str:
 
 
 def _parts(entries: Iterator[Entry]) -> Iterator[list[Entry]]:
-    """As many as go into a message."""
+    """Group entries by message."""
     part: list[Entry] = []
     name_bytes = 0
     for one in entries:
@@ -343,7 +343,7 @@ def _parts(entries: Iterator[Entry]) -> Iterator[list[Entry]]:
 
 
 def _starts(wanted: Any, files: list[Entry]) -> list[int]:
-    """Where the other side wants each file from. Raises NotUnderstood."""
+    """Return the first byte wanted of each file. Raises NotUnderstood."""
     if (
         not isinstance(wanted, list)
         or len(wanted) != len(files)

@@ -1,20 +1,20 @@
-"""What the two sides say while a folder is kept in step with one in a session: frames, as in `messages`.
+"""The protocol of syncing a folder with one in a session: frames, as in `messages`.
 
 ```
 client                          session
 B  its version of this
                                 G  go on; or R, why not
-A  paths                        S  what is there: a digest and whether it is executable, or why it is no file
+A  paths                        S  their state: a digest and whether it is executable, or why it is no file
 ...
-P  a file to put: C  its bytes, O  bytes that the file in its place has; X  their end, and why they are not all
+P  a file to put: C  its bytes, O  bytes of the file in its place; X  their end, and why it is incomplete
 U  a file to remove
 M  a folder to remove if it is empty
-D  that was all                 F  what came of each
+D  the end                      F  the result of each
 ```
 
-Nothing is replaced or removed but what the client says is there: that is looked at again at the last moment. One
-side speaks at a time; rounds follow each other. All but C is JSON. Whatever it is put together from, a file counts
-only if its digest is the one that was said.
+A file is replaced or removed only if it is the one expected by the client, checked again at the last moment.
+One side sends at a time; rounds follow each other. All but C is JSON. However it was assembled, a file
+is accepted only with the announced digest.
 """
 
 from __future__ import annotations
@@ -37,13 +37,13 @@ REMOVE_FOLDER: Final = b"M"
 RESULTS: Final = b"F"
 
 MOST_ORDERS: Final = 512
-"""In one round, so that its results are one message."""
+"""Most orders of a round, so that its results fit in one message."""
 _MOST_WHY: Final = 150
 _DIGEST_LETTERS: Final = 64
 
 DONE: Final = "done"
 KEPT: Final = "kept"
-"""There is something else by now."""
+"""The existing file is not the expected one."""
 FAILED: Final = "failed"
 FULL: Final = "full"
 """There is no room for it."""
@@ -51,24 +51,24 @@ _OUTCOMES: Final = frozenset({DONE, KEPT, FAILED, FULL})
 
 
 class File(NamedTuple):
-    """What counts of a file: the SHA-256 of its content, and whether it is executable."""
+    """Compared properties of a file: the SHA-256 of its content, and whether it is executable."""
 
     digest: str
     is_executable: bool
 
 
 class NoFile(NamedTuple):
-    """Something that is no file, or cannot be read; says what, for people."""
+    """Anything but a readable file; `why` describes it, for people."""
 
     why: str
 
 
 State: TypeAlias = File | NoFile | None
-"""What is at a path; None: nothing."""
+"""The state of a path; None: it does not exist."""
 
 
 class Put(NamedTuple):
-    """Put a file of this size in place of `there`: a file, or nothing."""
+    """Put a file of this size in place of `there`: a file, or None."""
 
     path: bytes
     file: File
@@ -78,14 +78,14 @@ class Put(NamedTuple):
 
 
 class Old(NamedTuple):
-    """So many bytes of a file that is put, which the file in its place has there."""
+    """Part of a file's content, to be copied from the existing file in its place."""
 
     offset: int
     size: int
 
 
 Piece: TypeAlias = bytes | Old
-"""Of the content of a file that is put."""
+"""A piece of a file's content."""
 
 
 class Remove(NamedTuple):
@@ -96,7 +96,7 @@ class Remove(NamedTuple):
 
 
 class RemoveFolder(NamedTuple):
-    """Remove a folder, unless something is in it."""
+    """Remove a folder if it is empty."""
 
     path: bytes
 
@@ -105,7 +105,7 @@ Order: TypeAlias = Put | Remove | RemoveFolder
 
 
 class Result(NamedTuple):
-    """What came of an order: one of the words above, and why. `folders`: so many above it were made for it."""
+    """The result of an order: one of the words above, and why. `folders`: number of parent folders made for it."""
 
     outcome: str
     why: str = ""
@@ -113,12 +113,12 @@ class Result(NamedTuple):
 
 
 def ask_message(paths: Iterable[bytes]) -> bytes:
-    """Ask what is at these paths."""
+    """Encode a request for the states of these paths."""
     return message(ASK, [_text(path) for path in paths])
 
 
 def asked(value: Any) -> list[bytes]:
-    """The paths of such a message. Raises NotUnderstood."""
+    """Decode the paths of such a message. Raises NotUnderstood."""
     try:
         return [_path(text) for text in value]
     except (AttributeError, TypeError, ValueError) as error:
@@ -126,19 +126,19 @@ def asked(value: Any) -> list[bytes]:
 
 
 def states_message(states: Iterable[State]) -> bytes:
-    """What is there."""
+    """Encode states."""
     return message(STATES, [_state_row(state) for state in states])
 
 
 def states_of(value: Any, count: int) -> list[State]:
-    """What such a message says of so many paths. Raises NotUnderstood."""
+    """Decode such a message for `count` paths. Raises NotUnderstood."""
     if not isinstance(value, list) or len(value) != count:
         raise NotUnderstood("states")
     return [_state(one) for one in value]
 
 
 def order_message(order: Order) -> bytes:
-    """An order as it is sent; the content of a file follows it."""
+    """Encode an order; the content of a file follows it."""
     path = _text(order.path)
     if isinstance(order, Put):
         there = _state_row(order.there)
@@ -149,7 +149,7 @@ def order_message(order: Order) -> bytes:
 
 
 def order_of(kind: bytes, value: Any) -> Order:
-    """What such a message says. Raises NotUnderstood."""
+    """Decode such a message. Raises NotUnderstood."""
     try:
         if kind == REMOVE_FOLDER:
             return RemoveFolder(_path(value))
@@ -168,12 +168,12 @@ def order_of(kind: bytes, value: Any) -> Order:
 
 
 def piece_message(piece: Piece) -> bytes:
-    """The next bytes of a file."""
+    """Encode the next bytes of a file."""
     return message(OLD, [*piece]) if isinstance(piece, Old) else message(CONTENT, piece)
 
 
 def old_of(value: Any) -> Old:
-    """What such a message says. Raises NotUnderstood."""
+    """Decode such a message. Raises NotUnderstood."""
     match value:
         case [int(offset), int(size)] if 0 <= offset < 1 << 63 and 0 < size < 1 << 63:
             return Old(offset, size)
@@ -181,12 +181,12 @@ def old_of(value: Any) -> Old:
 
 
 def results_message(results: Iterable[Result]) -> bytes:
-    """What came of the orders."""
+    """Encode the results of orders."""
     return message(RESULTS, [[one.outcome, one.why[:_MOST_WHY], one.folders] for one in results])
 
 
 def results_of(value: Any, count: int) -> list[Result]:
-    """What came of so many. Raises NotUnderstood."""
+    """Decode `count` results. Raises NotUnderstood."""
     try:
         results = [Result(str(word), str(why)[:_MOST_WHY], int(made)) for word, why, made in value]
     except (TypeError, ValueError) as error:
@@ -197,7 +197,7 @@ def results_of(value: Any, count: int) -> list[Result]:
 
 
 def parts(paths: Iterable[bytes], *, most: int, most_bytes: int) -> Iterator[list[bytes]]:
-    """The paths, as many at once as go into a message."""
+    """Group paths by message."""
     part: list[bytes] = []
     held = 0
     for path in paths:

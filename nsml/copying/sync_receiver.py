@@ -1,8 +1,8 @@
-"""The session's side of a folder that is kept in step: says what is there, puts and removes files.
+"""The session's side of syncing a folder: reports states, puts and removes files.
 
-As in `receiver`, what the client says is not trusted, folders on the way are opened one by one without following
-links, and a file has a name of its own until it is whole. Beyond that nothing is touched that is not what the client
-knows to be there: programs of the session work in the same folder.
+As in `receiver`, the client is not trusted, folders above a file are opened one by one without following
+links, and an incomplete file has a temporary name. Beyond that only files that are as the client
+expects them are changed: programs of the session work in the same folder.
 """
 
 from __future__ import annotations
@@ -31,18 +31,18 @@ _PLAIN: Final = 0o644
 _FOLDER: Final = 0o755
 _NO_ROOM: Final = frozenset({errno.ENOSPC, errno.EDQUOT})
 _NOTHING: Final = frozenset({errno.ENOENT, errno.ENOTDIR, errno.ELOOP})
-"""A folder above it is not there, or is none."""
+"""A folder above it is missing, or is no folder."""
 _NOT_WHOLE: Final = "it was changed while it was sent"
 
 
 class SyncReceiver:
-    """Works in the folder `where`."""
+    """Syncs the folder `where`."""
 
     def __init__(self, where: bytes) -> None:
         self._where = where
 
     def steps(self) -> Generator[bytes, bytes, None]:
-        """Do what is asked until the client is gone. Raises NotUnderstood, OSError: there is no such folder."""
+        """Handle requests until the client leaves. Raises NotUnderstood, OSError: there is no such folder."""
         incoming = m.Incoming()
         if (yield from incoming.expect(m.BEGIN)) != s.VERSION:
             yield m.message(m.REFUSED, ["this folder cannot be kept in step: versions differ", ""])
@@ -76,7 +76,7 @@ class SyncReceiver:
 
 
 def _put(folder: _Folder, order: s.Put, incoming: m.Incoming) -> Generator[bytes, bytes, s.Result]:
-    """Take a file, all of it in any case: what follows is another order."""
+    """Receive a file, always completely: another order follows."""
     coming = _Coming(folder, order)
     try:
         while True:
@@ -91,7 +91,7 @@ def _put(folder: _Folder, order: s.Put, incoming: m.Incoming) -> Generator[bytes
 
 
 class _Coming:
-    """A file that comes: it is put in its place, or nothing of it is left."""
+    """A file being received: it is put in its place, or removed."""
 
     def __init__(self, folder: _Folder, order: s.Put) -> None:
         self._folder = folder
@@ -104,7 +104,7 @@ class _Coming:
             self._fail(error)
 
     def write(self, piece: s.Piece) -> None:
-        """The next bytes."""
+        """Write the next bytes."""
         if self._file is not None:
             try:
                 self._file.write(piece)
@@ -112,7 +112,7 @@ class _Coming:
                 self._fail(error)
 
     def finish(self, why: str) -> s.Result:
-        """It is whole, unless the other side says why not."""
+        """Complete it, unless `why` says it is incomplete."""
         if self._file is not None:
             try:
                 made = self._file.finish(why)
@@ -124,14 +124,14 @@ class _Coming:
         return self._result or s.Result(s.FAILED)
 
     def close(self) -> None:
-        """What did not come to its end is taken away."""
+        """Remove an incomplete file."""
         if self._result is None:
             self._fail(OSError(errno.EPIPE, "the connection broke"))
 
     def _fail(self, error: OSError) -> None:
         self._result = _failed(error)
         if self._file is not None:
-            if error.errno != errno.EBUSY:  # then what is there is another copy's
+            if error.errno != errno.EBUSY:  # else it belongs to another copy
                 self._file.forget()
             self._file.close()
             self._file = None
@@ -140,30 +140,30 @@ class _Coming:
             self._result.outcome == s.KEPT
             and self._folder.state(self._order.path) == self._order.file
         ):
-            self._result = s.Result(s.DONE)  # somebody else put the same there meanwhile
+            self._result = s.Result(s.DONE)  # another process put the same file there meanwhile
 
 
 class _Changed(OSError):
-    """There is something else than the client knows."""
+    """The existing file is not the expected one."""
 
 
 class _Folder:
-    """The folder, and what is below."""
+    """The synced folder."""
 
     def __init__(self, root: int) -> None:
         self._folders = Folders(root)
         self._made: list[bytes] = []
 
     def close(self) -> None:
-        """Close what is open."""
+        """Close open folders."""
         self._folders.close()
 
     def state(self, path: bytes) -> s.State:
-        """What is there."""
+        """Return the state of a path."""
         return self._look(path)[0]
 
     def placing(self, order: s.Put) -> _Placing:
-        """A file that is about to be put. Raises OSError, _Changed."""
+        """Prepare to put a file. Raises OSError, _Changed."""
         state, seen = self._look(order.path)
         if state not in {order.there, order.file}:
             raise _Changed(errno.EEXIST, _words(state))
@@ -172,12 +172,12 @@ class _Folder:
         return _Placing(os.dup(folder), name, order, seen, len(self._made))
 
     def remove_made(self) -> None:
-        """Take away the folders that were made for the last file, which is not there."""
+        """Remove the folders made for the last file, which failed."""
         while self._made:
             self.remove_folder(self._made.pop())
 
     def remove(self, order: s.Remove) -> s.Result:
-        """Take a file away; under another name first, so that it is surely the one that was looked at."""
+        """Remove a file; renamed first, to be sure that it is the one checked."""
         state, seen = self._look(order.path)
         if state is None:
             return s.Result(s.DONE)
@@ -190,7 +190,7 @@ class _Folder:
             if _is_same(os.lstat(aside, dir_fd=folder), seen):
                 os.unlink(aside, dir_fd=folder)
                 return s.Result(s.DONE)
-            with suppress(FileExistsError):  # then what was found is kept under the other name
+            with suppress(FileExistsError):  # the file is kept under the temporary name then
                 os.link(aside, name, src_dir_fd=folder, dst_dir_fd=folder, follow_symlinks=False)
                 os.unlink(aside, dir_fd=folder)
             return s.Result(s.KEPT, "it is written now")
@@ -198,7 +198,7 @@ class _Folder:
             return _failed(error)
 
     def remove_folder(self, path: bytes) -> s.Result:
-        """Take a folder away if it is empty."""
+        """Remove a folder if it is empty."""
         try:
             folder, name = self._found(path)
             os.rmdir(name, dir_fd=folder)
@@ -209,12 +209,12 @@ class _Folder:
         return s.Result(s.DONE)
 
     def _found(self, path: bytes) -> tuple[int, bytes]:
-        """The folder that it is in, which stays open until the next call, and its name. Raises OSError."""
+        """Return its parent folder, open until the next call, and its name. Raises OSError."""
         above, _, name = path.rpartition(b"/")
         return self._folders.find(above), name
 
     def _make_folders(self, path: bytes) -> None:
-        """Make the folders above it. Raises OSError."""
+        """Make its parent folders. Raises OSError."""
         self._made = []
         parts = path.split(b"/")[:-1]
         for depth in range(len(parts)):
@@ -224,7 +224,7 @@ class _Folder:
                 self._made.append(b"/".join(parts[: depth + 1]))
 
     def _look(self, path: bytes) -> tuple[s.State, os.stat_result | None]:
-        """What is there, and of a file what tells that it is still the same."""
+        """Return the state of a path, and of a file the status by which to detect changes."""
         for _ in range(_TRIES):
             try:
                 folder, name = self._found(path)
@@ -249,7 +249,7 @@ class _Folder:
 
 
 class _Placing:
-    """A file on its way into an open folder, which becomes this one's."""
+    """A file being written into an open folder, which it takes over."""
 
     def __init__(
         self, folder: int, name: bytes, order: s.Put, seen: os.stat_result | None, made: int
@@ -263,7 +263,7 @@ class _Placing:
         self._file = Unfinished(folder, name, entry, 0)
 
     def write(self, piece: s.Piece) -> None:
-        """The next bytes. Raises OSError, _Changed."""
+        """Write the next bytes. Raises OSError, _Changed."""
         if isinstance(piece, s.Old):
             self._copy(piece)
         else:
@@ -271,7 +271,7 @@ class _Placing:
             self._file.write(piece)
 
     def _copy(self, old: s.Old) -> None:
-        """Bytes of the file that is there. Raises OSError, _Changed."""
+        """Copy bytes of the existing file. Raises OSError, _Changed."""
         if self._old < 0:
             self._old = os.open(self._name, _READS, dir_fd=self._folder)
         at, end = old.offset, old.offset + old.size
@@ -283,7 +283,7 @@ class _Placing:
             at += len(data)
 
     def finish(self, why: str) -> int:
-        """Put it in its place, if it is what was said; how many folders were made for it. Raises OSError, _Changed."""
+        """Put it in its place, if its digest is right; return the number of folders made. Raises OSError, _Changed."""
         if not why and self._digest.hexdigest() != self._order.file.digest:
             why = _NOT_WHOLE
         try:
@@ -293,18 +293,18 @@ class _Placing:
         return self._made
 
     def _check(self) -> None:
-        """Raise _Changed unless there is what was there before."""
+        """Raise _Changed if the existing file was changed."""
         if self._seen is not None:
             now = os.lstat(self._name, dir_fd=self._folder)
             if _facts(now) != _facts(self._seen):
                 raise _Changed(errno.EEXIST, "it is written now")
 
     def forget(self) -> None:
-        """Take away what is there of it."""
+        """Remove the incomplete file."""
         self._file.forget()
 
     def close(self) -> None:
-        """Let go of it."""
+        """Close it."""
         if self._old >= 0:
             os.close(self._old)
         self._file.close()
@@ -335,7 +335,7 @@ def _facts(now: os.stat_result) -> tuple[int, int, int, int]:
 
 
 def _is_same(now: os.stat_result, before: os.stat_result) -> bool:
-    """Whether it is the same file; a new name changes the time of its last change."""
+    """Return whether it is the same file; renaming changes the time of its last change."""
     return _facts(now)[:3] == _facts(before)[:3]
 
 
