@@ -1,1 +1,1 @@
-"""Event files: what sessions reported, as TensorBoard reads it."""
+"""Event files of TensorBoard with the reports of sessions."""

@@ -1,4 +1,4 @@
-"""What sessions reported, as event files that TensorBoard reads: a run a session and replica, or attempt of it."""
+"""Writes reports of sessions as event files of TensorBoard: a run per session and replica, or attempt."""
 
 from __future__ import annotations
 
@@ -19,25 +19,25 @@ if TYPE_CHECKING:
 
 @dataclass(slots=True)
 class Counts:
-    """What was written, and what an event file has no place for."""
+    """What was written, and what event files cannot represent."""
 
     points: int = 0
     others: int = 0
-    """Values that are no numbers."""
+    """Non-numeric values."""
     placeless: int = 0
-    """Points whose step is no finite number."""
+    """Points without a finite step."""
     rounded: int = 0
-    """Points whose step is no whole number."""
+    """Points with a step that is no whole number."""
 
 
 class EventFiles:
-    """The event files of one session: which there are, where, and what goes into each.
+    """The event files of one session: names, places and contents.
 
     Args:
-        session: of which points come.
-        folder: in which the runs are.
-        joined: attempts up to this one are one run; later ones have runs of their own. Of joined attempts there should
-            be no points that a later one supersedes (nsml/spec/attempt_points.py).
+        session: the source of the points.
+        folder: parent of the runs.
+        joined: attempts up to this one are one run; later ones have runs of their own. Joined attempts should
+            have no points superseded by a later one (nsml/spec/attempt_points.py).
     """
 
     def __init__(self, session: Session, folder: Path, *, joined: int) -> None:
@@ -50,11 +50,11 @@ class EventFiles:
 
     @property
     def head(self) -> bytes:
-        """What each of the files begins with."""
+        """The header of each file."""
         return tfevents.head(float(self._began_at))
 
     def place(self, attempt: int, rank: int) -> Path:
-        """The file of a replica (from 0) of an attempt (from 1); its folder may not be there yet."""
+        """Return the file of a replica (from 0) of an attempt (from 1); its folder may not exist."""
         place = self._place
         if attempt > 1:
             place /= f"attempt-{attempt}"
@@ -65,7 +65,7 @@ class EventFiles:
     def records(
         self, points: Sequence[MetricPoint], counts: Counts
     ) -> dict[tuple[int, int], bytes]:
-        """Points as bytes of the files that they belong to, by attempt (1 of joined ones) and rank; counts them."""
+        """Encode points by attempt (1 for joined ones) and rank, for their files; counts them."""
         parts: dict[tuple[int, int], list[bytes]] = {}
         for point in points:
             if not point.HasField("number"):
@@ -99,13 +99,13 @@ class EventFiles:
 
 
 class LiveEventFiles:
-    """Event files that grow where they are read, as TensorBoard follows them.
+    """Growing event files, which TensorBoard follows.
 
-    What is in a file is read once and stays: an attempt that begins later than these files is a run of its own.
+    Written points are permanent: an attempt that begins later than these files is a run of its own.
 
     Attributes:
         counts: what was written.
-        size_bytes: of all of them.
+        size_bytes: of all files.
     """
 
     def __init__(self, session: Session, folder: Path) -> None:
@@ -115,7 +115,7 @@ class LiveEventFiles:
         self.size_bytes = 0
 
     def add(self, points: Sequence[MetricPoint]) -> None:
-        """Append points; each file is opened anew, since there may be more than may be open."""
+        """Append points; each file is reopened, since there may be too many to keep open."""
         for (attempt, rank), data in self._files.records(points, self.counts).items():
             place = self._files.place(attempt, rank)
             if place not in self._begun:

@@ -1,7 +1,7 @@
-"""Event files as TensorBoard reads them: records of scalars, each with its checksums.
+"""The format of TensorBoard's event files: records of scalars, each with its checksums.
 
-The format is TensorFlow's: a TFRecord (length, masked CRC-32C of the length, data, masked CRC-32C of
-the data) holds one `Event` of protobuf. Its numbers are 32-bit floats, its steps whole numbers.
+It is TensorFlow's: a TFRecord (length, masked CRC-32C of the length, data, masked CRC-32C of
+the data) contains one protobuf `Event`. Its numbers are 32-bit floats, its steps whole numbers.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ _MASK_DELTA: Final = 0xA282EAD8
 _ALL: Final = 0xFFFFFFFF
 _MOST_STEP: Final = (1 << 63) - 1
 _LARGEST_FLOAT: Final = 3.4028235677973366e38
-"""From here on a number is nearer to infinity than to any 32-bit float."""
+"""From here on a number is closer to infinity than to any 32-bit float."""
 
 
 def _table() -> tuple[int, ...]:
@@ -65,12 +65,12 @@ def _field(key: bytes, data: bytes) -> bytes:
 
 
 def head(wall_time_s: float) -> bytes:
-    """What every event file begins with; `wall_time_s` is Unix time."""
+    """Return the header of an event file; `wall_time_s` is Unix time."""
     return _record(b"\x09" + struct.pack("<d", wall_time_s) + _field(b"\x1a", b"brain.Event:2"))
 
 
 def scalar(tag: str, value: float, *, step: int, wall_time_s: float) -> bytes:
-    """One number of the series `tag`. Steps beyond 64 bits are cut to what fits."""
+    """Encode one number of the series `tag`. Steps beyond 64 bits are clipped."""
     if math.isfinite(value) and abs(value) >= _LARGEST_FLOAT:
         value = math.copysign(math.inf, value)
     number = _field(b"\x0a", tag.encode("utf-8", "replace")) + b"\x15" + struct.pack("<f", value)
