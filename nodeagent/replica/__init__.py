@@ -1,1 +1,1 @@
-"""One replica on its node: its preparation, its program, what it may ask for, its end."""
+"""One replica on its node: its preparation, its program, its requests, its end."""

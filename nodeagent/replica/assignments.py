@@ -1,9 +1,9 @@
-"""What the agent writes into a replica's folder for its successor, beside what runtimes write.
+"""Files that the agent writes into a replica's folder for its successor, beside those of runtimes.
 
 ```
-assignment    the order that the replica exists for      before anything else is done for it
-uses          what it needs of the node's environments and images, a line each, before it has it
-unstarted     how it ended, when its program never ran
+assignment  the order of the replica               before anything else is done for it
+uses        the node's environments and images that it needs, one a line, before it has them
+unstarted   its end, when its program never ran
 ```
 """
 
@@ -16,30 +16,30 @@ from nsml.v1 import agents_pb2 as pb
 from nsml.v1 import sessions_pb2 as sessions
 
 DATASET, BUNDLE, CHUNKS = "dataset", "bundle", "chunks"
-"""What trees are called among what replicas use, and chunks of streamed datasets, of which none is."""
+"""Kinds of trees in `uses` of replicas, and of chunks of streamed datasets, which are no tree."""
 
 
 def owner_of(assignment: pb.Assignment) -> str:
-    """Who owns it, on this node as elsewhere: an id, which is never given again.
+    """Return the id of its owner, which is never reused.
 
-    Users from before there were ids have their name.
+    Users older than ids have their name.
     """
     return assignment.owner_id or assignment.owner
 
 
 def dataset_name(dataset: sessions.DatasetReference) -> str:
-    """The folder of /data, or the bucket, that a session has it at: its own, else NAME of a reference OWNER/NAME."""
+    """Return its folder in /data, or its bucket: its own, else NAME of a reference OWNER/NAME."""
     return dataset.folder or dataset.name.rsplit("/", 1)[-1]
 
 
 def keep_assignment(folder: ReplicaFolder, assignment: pb.Assignment) -> None:
-    """Make the folder of an assignment; from here on the replica exists on this node."""
+    """Create the folder of an assignment; from here on the replica exists on this node."""
     folder.create()
     write_atomically(folder.path / "assignment", assignment.SerializeToString())
 
 
 def read_assignment(folder: ReplicaFolder) -> pb.Assignment | None:
-    """The assignment of a folder; None when its founder died before it was written."""
+    """Return the assignment of a folder; None when its agent died before writing it."""
     try:
         return pb.Assignment.FromString((folder.path / "assignment").read_bytes())
     except (FileNotFoundError, DecodeError):
@@ -50,18 +50,18 @@ def note_use(folder: ReplicaFolder, thing: str) -> None:
     """Note that the replica needs `thing` for as long as its folder is there."""
     if thing not in _uses(folder):
         with folder.uses.open("a", encoding="utf-8") as uses:
-            # behind whatever an agent that was killed had written of a line
+            # after a line that a killed agent may have left incomplete
             uses.write(f"\n{thing}\n")
 
 
 def used_things(folders: ReplicaFolders) -> frozenset[str]:
-    """What the replicas of this node need. Raises OSError when that cannot be known."""
+    """Return the needs of this node's replicas. Raises OSError if they cannot be read."""
     replicas = [folders.of(one) for one in folders.ids()]
     return frozenset(thing for one in replicas for thing in (*_uses(one), *_trees(one)))
 
 
 def users_of(folders: ReplicaFolders, kind: str) -> dict[str, set[str]]:
-    """By the key of each thing of a kind the ids of the sessions here that need it. Raises OSError."""
+    """Return the ids of the sessions here that need each thing of a kind, by its key. Raises OSError."""
     found: dict[str, set[str]] = {}
     for replica in folders.ids():
         for thing in _uses(folders.of(replica)):
@@ -72,7 +72,7 @@ def users_of(folders: ReplicaFolders, kind: str) -> dict[str, set[str]]:
 
 
 def _trees(folder: ReplicaFolder) -> list[str]:
-    """The datasets and the code that its assignment names, from before it is looked for them."""
+    """Return the datasets and the code that its assignment names, even before they are looked up."""
     assignment = read_assignment(folder)
     if assignment is None:
         return []
@@ -89,7 +89,7 @@ def _uses(folder: ReplicaFolder) -> list[str]:
 
 
 def note_unstarted(folder: ReplicaFolder, end: pb.ReplicaExit) -> None:
-    """Remember the end of a replica that never ran."""
+    """Write the end of a replica that never ran."""
     folder.create()
     write_atomically(folder.path / "unstarted", end.SerializeToString())
 

@@ -1,6 +1,6 @@
-"""The packages of a session: fetched before an environment is made, and agreed upon once it is there.
+"""The packages of a session: fetched before an environment is made, and agreed upon afterwards.
 
-The first replica that has resolved them decides for all others, and for later attempts.
+The first replica to resolve them decides for all others, and for later attempts.
 """
 
 from __future__ import annotations
@@ -30,17 +30,17 @@ if TYPE_CHECKING:
 T = TypeVar("T", bound="Message")
 
 _TRIES: Final = 5
-"""Proposals of a lock, while no control plane answers: the session does not wait longer for its record."""
+"""Attempts to propose a lock without a control plane; then the session starts unrecorded."""
 
 log = structlog.get_logger()
 
 
 class LockHook:
-    """The lock that the packages are to be installed from.
+    """Fetches the lock to install packages from.
 
     Args:
-        rpc: gives the connection of the moment.
-        pause: awaited before something is tried again.
+        rpc: returns the current connection.
+        pause: awaited before a retry.
     """
 
     def __init__(self, rpc: Callable[[], Rpc], pause: Callable[[], Awaitable[None]]) -> None:
@@ -48,11 +48,11 @@ class LockHook:
         self._pause = pause
 
     def applies(self, spec: sessions.SessionSpec) -> bool:
-        """Sessions that may have an environment."""
+        """Applies to sessions that may have an environment."""
         return _may_have_packages(spec)
 
     async def prepare(self, draft: Draft) -> None:
-        """Have it: of the session that this one is made from, of an earlier attempt, or of another replica."""
+        """Fetch it: from the session that this one is made from, an earlier attempt, or another replica."""
         replica, pinned = (
             replica_of(draft.assignment.replica),
             draft.assignment.spec.environment_lock,
@@ -85,13 +85,13 @@ class LockHook:
 
 
 class AgreeHook:
-    """Has the packages that were installed recorded with the session, or installs those that are.
+    """Records the installed packages with the session, or installs the recorded ones.
 
     Args:
-        rpc: gives the connection of the moment.
-        pause: awaited before something is tried again.
+        rpc: returns the current connection.
+        pause: awaited before a retry.
         installing: the steps that install packages.
-        run: writes the log of a session.
+        run: runs writes to the session's log.
     """
 
     def __init__(
@@ -107,11 +107,11 @@ class AgreeHook:
         self._run = run
 
     def applies(self, spec: sessions.SessionSpec) -> bool:
-        """Sessions that may have an environment."""
+        """Applies to sessions that may have an environment."""
         return _may_have_packages(spec)
 
     async def prepare(self, draft: Draft) -> None:
-        """Propose the lock, and install the one that stands if it is another. The session starts also where that fails."""
+        """Propose the lock, and install the recorded one if it differs. If that fails, the session starts anyway."""
         if not draft.installed:
             return
         standing = await self._standing(draft)
@@ -135,7 +135,7 @@ class AgreeHook:
             )
 
     async def _standing(self, draft: Draft) -> str:
-        """The lock of the session; "" where that cannot be learnt."""
+        """Return the lock of the session; "" if unavailable."""
         replica = replica_of(draft.assignment.replica)
         proposal = pb.ProposeEnvironmentLockRequest(
             session_id=replica.session_id, attempt=replica.attempt, content=draft.installed
@@ -150,7 +150,7 @@ class AgreeHook:
     async def _tell(
         self, replica: ReplicaId, method: str, request: Message, answer: type[T]
     ) -> T | None:
-        """The answer of a control plane; None where there is none."""
+        """Return the answer of a control plane, or None."""
         for _ in range(_TRIES):
             try:
                 return await self._rpc().unary(f"EnvironmentService/{method}", request, answer)
@@ -166,7 +166,7 @@ class AgreeHook:
 
 
 def _is_of(standing: str, draft: Draft) -> bool:
-    """Whether a replica has the packages of a lock; where it does not keep all, those that its code leads to are enough."""
+    """Whether a replica has the packages of a lock; if it keeps only those that its code needs, a subset is enough."""
     if draft.keeps_whole_lock:
         return draft.installed == standing
     return set(draft.installed.splitlines()) <= set(standing.splitlines())

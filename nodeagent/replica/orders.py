@@ -1,8 +1,8 @@
-"""Orders to running programs: what is asked of one at its next safe point, and its answer.
+"""Orders to running programs: requests for the next safe point, and their answers.
 
-A program that uses `nsml` looks at a number in `run/orders`, a file that the agent alone writes where it is root. When it changes,
-the program asks on the replica's socket what there is for it, and answers there (`nsml/_orders.py`). One order of a
-replica is open at a time. Whatever a program does to the file, only who asks something of it suffers.
+A program that uses `nsml` polls a number in `run/orders`, a file that only the agent can write where it is root. When it changes,
+the program asks for its order on the replica's socket, and answers there (`nsml/_orders.py`). One order of a
+replica is open at a time. If a program damages the file, only requests to it fail.
 """
 
 from __future__ import annotations
@@ -28,31 +28,31 @@ if TYPE_CHECKING:
 
 PAGE: Final = "orders"
 KNOBS: Final = "knobs"
-"""What was set in the attempt, for processes that are started anew within it (`nsml/_presets.py`)."""
+"""Values set in the attempt, for processes restarted within it (`nsml/_presets.py`)."""
 _PAGE_BYTES: Final = 64
 _NUMBER_BYTES: Final = 8
 _HEADER: Final = b"nsml orders 1\n"
-"""Behind the number: no other file is written, whatever takes its name."""
+"""After the number: no other file is written, even under this name."""
 _AGAIN_S: Final = 1.0
-"""How often the number changes while nobody has come: a program that could not ask tries again."""
+"""Interval of changes to the number until a process comes: a program may have failed to ask."""
 
 log = structlog.get_logger()
 
 
 class NotAnswered(Exception):
-    """An order without an answer; the message says why, for people."""
+    """An order without an answer; the message gives the reason, for people."""
 
 
 @dataclass(slots=True, eq=False, kw_only=True)
 class Order:
-    """What one process of a replica is asked.
+    """An order to one process of a replica.
 
     Attributes:
         content: the order as the program reads it.
-        local_rank: of the process that is to take it, among those of the replica.
-        user: who asks.
+        local_rank: of the receiving process, among those of the replica.
+        user: the user who ordered it.
         is_taken: set once a process has taken it.
-        answer: what it says, or NotAnswered.
+        answer: the answer, or NotAnswered.
     """
 
     content: Mapping[str, Any]
@@ -64,23 +64,23 @@ class Order:
     )
 
     def give(self, answer: dict[str, Any]) -> None:
-        """The process has answered."""
+        """Set the answer of the process."""
         if not self.answer.done():
             self.answer.set_result(answer)
 
     def leave(self) -> None:
-        """The connection of the process is over; without an answer there will be none."""
+        """The process has disconnected; fail the order if it has no answer."""
         if not self.answer.done():
             self.answer.set_exception(NotAnswered("its program ended, or broke off, meanwhile"))
-            self.answer.exception()  # nobody may wait any more
+            self.answer.exception()  # nobody may be waiting any more
 
 
 class ReplicaOrders:
-    """The orders to one replica's program, and the change that is made to it.
+    """The orders to one replica's program, and the current change to it.
 
     Args:
-        run_folder: what it shares with the agent.
-        tell: called when its processes say another thing of the change.
+        run_folder: the folder shared with the agent.
+        tell: called when its processes report another state of the change.
     """
 
     def __init__(self, run_folder: Path, tell: Callable[[], None] = lambda: None) -> None:
@@ -93,12 +93,12 @@ class ReplicaOrders:
 
     @property
     def user(self) -> str:
-        """Whose order is open; "" without one."""
+        """The user of the open order; "" without one."""
         return "" if self._open is None else self._open.user
 
     @asynccontextmanager
     async def opened(self, order: Order) -> AsyncIterator[None]:
-        """Have the order taken while the context lasts; orders before it are waited for."""
+        """Open the order while the context lasts, after earlier orders."""
         async with self._turns:
             self._open = order
             try:
@@ -107,14 +107,14 @@ class ReplicaOrders:
                 self._open = None
 
     async def taken(self, order: Order) -> None:
-        """Return once a process has taken the open order. Raises NotAnswered: its page is gone."""
+        """Return once a process has taken the open order. Raises NotAnswered: its page was removed."""
         while not order.is_taken.is_set():
             self._call()
             with suppress(TimeoutError):
                 await asyncio.wait_for(order.is_taken.wait(), _AGAIN_S)
 
     def take(self, local_rank: int) -> Order | None:
-        """The open order, if it is for this process of the replica and nobody has it."""
+        """Take the open order, if it is for this process of the replica and not taken."""
         order = self._open
         if order is None or order.is_taken.is_set() or order.local_rank != local_rank:
             return None
@@ -122,7 +122,7 @@ class ReplicaOrders:
         return order
 
     def prepare(self) -> None:
-        """Make the page, unless it is there: a program that runs looks at that one. Raises OSError."""
+        """Create the page if it is missing: a running program reads the existing one. Raises OSError."""
         with open_folder(self._run_folder, []) as folder:
             try:
                 self._number = _number_in(folder)
@@ -130,12 +130,12 @@ class ReplicaOrders:
                 _make_page(folder)
 
     def close(self) -> None:
-        """Call no more."""
+        """Stop repeating the call."""
         if self._again is not None:
             self._again.cancel()
 
     def _keep_knobs(self, text: str) -> None:
-        """Write down what was set; where that fails, a process that is started anew begins without."""
+        """Write the values that were set; if that fails, a restarted process begins without them."""
         try:
             with open_folder(self._run_folder, []) as folder:
                 _write_whole(KNOBS, text.encode(), folder)
@@ -143,9 +143,9 @@ class ReplicaOrders:
             log.warning("orders.knobs_not_kept", folder=str(self._run_folder), error=str(error))
 
     def _call_for_change(self) -> None:
-        """Have processes come for the change that is wanted, again and again until they have said what they can."""
+        """Call processes for the wanted change, repeatedly until all have reported."""
         self.close()
-        with suppress(NotAnswered):  # they are not heard, then
+        with suppress(NotAnswered):  # then they report nothing
             self._call()
         if not self.changes.is_settled:
             loop = asyncio.get_running_loop()
@@ -167,7 +167,7 @@ class ReplicaOrders:
 
 
 class ProgramOrders:
-    """The orders to all programs of a node; `tell` is called when they say another thing of a change."""
+    """The orders to all programs of a node; `tell` is called when they report another state of a change."""
 
     def __init__(self, tell: Callable[[], None] = lambda: None) -> None:
         self._tell = tell
@@ -175,13 +175,13 @@ class ProgramOrders:
         self._wanted: Mapping[ReplicaId, Wanted] | None = None
 
     def want(self, wanted: Mapping[ReplicaId, Wanted]) -> None:
-        """What is wanted of programs of this node now: of all of them."""
+        """Set the wanted changes of all programs of this node."""
         self._wanted = wanted
         for replica, orders in self._replicas.items():
             orders.changes.want(wanted.get(replica, Wanted()))
 
     def said(self) -> dict[ReplicaId, tuple[MemberReport, ...]]:
-        """What processes said of changes, by replica."""
+        """Return the reports of processes on changes, by replica."""
         return {
             replica: members
             for replica, orders in self._replicas.items()
@@ -190,7 +190,7 @@ class ProgramOrders:
 
     @contextmanager
     def open_to(self, replica: ReplicaId, run_folder: Path) -> Iterator[ReplicaOrders]:
-        """The orders to a replica, which can be given while the context lasts."""
+        """Accept orders to a replica while the context lasts."""
         orders = ReplicaOrders(run_folder, self._tell)
         try:
             orders.prepare()
@@ -206,7 +206,7 @@ class ProgramOrders:
             del self._replicas[replica]
 
     def to(self, replica: ReplicaId) -> ReplicaOrders:
-        """Raises NotAnswered: none can be given."""
+        """Return the orders to a replica. Raises NotAnswered: it accepts none."""
         orders = self._replicas.get(replica)
         if orders is None:
             raise NotAnswered("its program is just beginning, or ending")
@@ -215,9 +215,9 @@ class ProgramOrders:
 
 @contextmanager
 def _page(folder: int) -> Iterator[int]:
-    """The page in a run folder, open. Raises OSError: there is none, or what has its name is something else.
+    """Open the page in a run folder. Raises OSError: it is missing or replaced.
 
-    With the folder it was given to the program's user; from the first order on it is the agent's again.
+    It was chowned to the program's user with the folder; from the first order on the agent owns it again.
     """
     flags = os.O_RDWR | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
     file = os.open(PAGE, flags, dir_fd=folder)
@@ -244,12 +244,12 @@ def _number_in(folder: int) -> int:
 
 
 def _make_page(folder: int) -> None:
-    """A page that the programs may read. Raises OSError."""
+    """Create a page that programs may read. Raises OSError."""
     _write_whole(PAGE, (bytes(_NUMBER_BYTES) + _HEADER).ljust(_PAGE_BYTES, b"\0"), folder)
 
 
 def _write_whole(name: str, content: bytes, folder: int) -> None:
-    """A file that the programs may read, in the place of what has its name. Raises OSError."""
+    """Replace `name` by a file that programs may read. Raises OSError."""
     new = f".{name}-new"
     with suppress(FileNotFoundError):
         os.unlink(new, dir_fd=folder)

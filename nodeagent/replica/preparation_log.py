@@ -1,8 +1,8 @@
-"""What the preparation of a replica says, as the beginning of its log.
+"""Messages of a replica's preparation, at the beginning of its log.
 
-It goes to the end of the replica's `output`, as what the program prints does after it: one file, so
-that offsets go on, and nothing in it is ever written a second time. An agent that goes on with
-what another one began writes behind that one's words.
+They are appended to the replica's `output`, before the output of its program: one file, so
+that offsets continue, and nothing in it is ever rewritten. An agent that continues a preparation
+appends to the messages of the one before.
 """
 
 from __future__ import annotations
@@ -19,9 +19,9 @@ _MOST_BYTES = 16 << 20
 
 
 class PreparationLog:
-    """Appends to a replica's output before its program runs; `begun` is called at the first word.
+    """Appends to a replica's output before its program runs; `begun` is called at the first message.
 
-    Blocking; for one thread at a time, whichever it is.
+    Blocking; for one thread at a time, any thread.
     """
 
     def __init__(self, folder: ReplicaFolder, begun: Callable[[], object]) -> None:
@@ -30,7 +30,7 @@ class PreparationLog:
         self._written = 0
 
     def note(self, sentence: str) -> None:
-        """Write a line of the platform's own."""
+        """Write a message of the platform."""
         self.write(f"nsml: {sentence}\n".encode())
 
     def write(self, text: bytes) -> None:
@@ -54,6 +54,6 @@ class PreparationLog:
 
 
 def _breaks_off(output: int) -> bool:
-    """Whether what is there does not end with a line."""
+    """Whether the output ends within a line."""
     size = os.fstat(output).st_size
     return size > 0 and os.pread(output, 1, size - 1) != b"\n"

@@ -1,14 +1,14 @@
-"""The steps before a replica's program starts: each safe alone, and to be repeated.
+"""The steps before a replica's program starts: each can be run alone, and repeated.
 
-resume  what an attempt after the first, or one with an initial checkpoint, goes on from is known
-port    in the node's network: the port at which others find the replica is free
-data    the datasets of the session are in the node's cache, to be mounted at /data/NAME
-stream  what the datasets list that it reads without fetching them is known
-code    a working copy of the bundle is in app/
-lock    the packages are known that are pinned: by a record, by an earlier attempt, by another replica
-python  the environment that the code's requirements ask for exists, where there are no containers
-image   what the session or its code asks for exists as an image, where there are
-agree   the packages that were installed are those on record with the session, where there are no containers
+resume  find the checkpoint of an attempt after the first, or of one with an initial checkpoint
+port    in the node's network: check that the replica's port for others is free
+data    fetch the datasets of the session to the node's cache, to be mounted at /data/NAME
+stream  fetch the file lists of streamed datasets
+code    make a working copy of the bundle in app/
+lock    fetch the pinned packages: of a record, of an earlier attempt, of another replica
+python  provide the environment that the code requires, without containers
+image   provide the image for the session or its code, with containers
+agree   propose the installed packages as the session's lock, or install that one, without containers
 """
 
 from __future__ import annotations
@@ -74,12 +74,12 @@ T = TypeVar("T")
 
 _COPIED_AT_ONCE = 1 << 30
 _OLD_S = 24 * 3600.0
-"""What was built longer ago may have other packages than if it was built now."""
+"""Older environments may have other packages than a build of now."""
 _PYTHON = re.compile(r"python(3(\.\d+)?)?")
 
 
 class PreparationFailed(Exception):
-    """A replica that cannot be started; the message is for its user."""
+    """The replica cannot be started; the message is for its user."""
 
     def __init__(self, cause: sessions.Cause, message: str) -> None:
         super().__init__(message)
@@ -88,7 +88,7 @@ class PreparationFailed(Exception):
 
 @dataclass(slots=True)
 class Draft:
-    """What the hooks have made so far for one replica; `log` is the beginning of its output."""
+    """Results of the hooks so far for one replica; `log` is the beginning of its output."""
 
     assignment: pb.Assignment
     folder: ReplicaFolder
@@ -99,27 +99,27 @@ class Draft:
     python_version: str = ""
     image: str | None = None
     image_name: str = ""
-    """What was asked for, as it was written."""
+    """As in the request."""
     pinned_image: str = ""
-    """By its digest."""
+    """With its digest."""
     names: Mapping[str, bytes] = field(default_factory=dict)
     """Its files with names of users and groups, by path."""
     waits: Callable[[str], None] = lambda _: None
-    """Tells what it waits for on this node, from any thread; "": it goes on."""
+    """Reports the reason for waiting on this node, from any thread; "": it continues."""
     resumes_from: str = ""
-    """The checkpoint from which the attempt goes on; "": it begins anew."""
+    """The checkpoint that the attempt resumes from; "": it begins anew."""
     logins: Mapping[str, Login] = field(default_factory=dict, repr=False)
-    """Of its user at registries of images, by registry."""
+    """The owner's logins at image registries, by registry."""
     lock: str = ""
-    """The packages that it is to have (nsml.packages.locks); "": those that the code asks for."""
+    """The packages to install (nsml.packages.locks); "": those that the code requires."""
     keeps_whole_lock: bool = True
-    """Whether all packages of the lock are to be installed, not those alone that its code leads to."""
+    """Whether to install all packages of the lock, not only those that its code needs."""
     is_lock_refused: bool = False
-    """Whether this node could not install those of the session's other attempts or replicas."""
+    """Whether this node could not install the lock of the session's other attempts or replicas."""
     installed: str = ""
-    """The lock of what was installed; "": nothing that has one."""
+    """The lock of the installed packages; "": there is none."""
     endpoint: Variables | None = None
-    """What tells its program where it reads streamed datasets."""
+    """Environment variables of its program for streamed datasets."""
 
 
 class Hook(Protocol):
@@ -130,26 +130,26 @@ class Hook(Protocol):
         ...
 
     async def prepare(self, draft: Draft) -> None:
-        """Do it; raises PreparationFailed. May be cancelled, and may be called again after."""
+        """Run it; raises PreparationFailed. May be cancelled, and called again after that."""
         ...
 
 
 class ResumeHook:
-    """The name of what earlier attempts of the session saved last, or of the checkpoint that it begins with.
+    """Finds the session's last saved checkpoint of earlier attempts, or its initial checkpoint.
 
-    `newest` gives it for a replica; "" when there is nothing.
+    `newest` returns its name for a replica; "" without one.
     """
 
     def __init__(self, newest: Callable[[ReplicaId], Awaitable[str]]) -> None:
         self._newest = newest
 
     def applies(self, spec: sessions.SessionSpec) -> bool:
-        """All: any may be a later attempt."""
+        """Applies to all: any may be a later attempt."""
         del spec
         return True
 
     async def prepare(self, draft: Draft) -> None:
-        """Ask for it, where there was an attempt before, or the first one does not begin anew."""
+        """Look it up after the first attempt, or with an initial checkpoint."""
         replica, spec = replica_of(draft.assignment.replica), draft.assignment.spec
         has_initial = spec.HasField("initial_checkpoint")
         if replica.attempt > 1 or has_initial:
@@ -161,7 +161,7 @@ class ResumeHook:
 
 
 def _damaged(what: str, name: str) -> PreparationFailed:
-    """No further attempt gets it: only a person repairs it."""
+    """Not retryable: only a person can repair it."""
     return PreparationFailed(
         sessions.CAUSE_START_FAILED,
         f"{what} is damaged in the object store; nsml dataset push {name} PATH, of the same files, repairs it, and"
@@ -170,7 +170,7 @@ def _damaged(what: str, name: str) -> PreparationFailed:
 
 
 class DataHook:
-    """Datasets from the node's cache."""
+    """Provides datasets from the node's cache."""
 
     def __init__(
         self,
@@ -185,11 +185,11 @@ class DataHook:
         self._in_place = in_place
 
     def applies(self, spec: sessions.SessionSpec) -> bool:
-        """Sessions with a dataset."""
+        """Applies to sessions with a dataset."""
         return bool(spec.datasets)
 
     async def prepare(self, draft: Draft) -> None:
-        """Have every dataset here, and mount it, but for those that are streamed."""
+        """Fetch and mount every dataset that is not streamed."""
         for dataset in draft.assignment.spec.datasets:
             if not is_one_name(dataset_name(dataset)):
                 text = f"{dataset.name!r} is no name of a dataset"
@@ -213,7 +213,7 @@ class DataHook:
             draft.mounts.append(Mount(source=tree, target=f"/data/{dataset_name(dataset)}"))
 
     async def _place(self, dataset: sessions.DatasetReference, tree: Path, draft: Draft) -> Mount:
-        """The folder of a dataset in place, which is as it was, or may have changed."""
+        """Return the mount of a dataset in place. Raises PreparationFailed if it has changed, unless allowed."""
         what = f"dataset {dataset.name}@{dataset.version}, in place at {dataset.in_place},"
         if self._in_place is None:
             raise PreparationFailed(sessions.CAUSE_NODE_REFUSED, f"{what} is not for this node")
@@ -234,7 +234,7 @@ class DataHook:
         return Mount(source=Path(dataset.in_place), target=f"/data/{dataset_name(dataset)}")
 
     async def _admit(self, tree: Path, draft: Draft) -> None:
-        """Let this replica read the tree, where not everybody may."""
+        """Let this replica read a restricted tree."""
         if self._accounts is not None:
             group = await self._run(partial(self._accounts.admit, tree))
             if group is not None:
@@ -242,18 +242,18 @@ class DataHook:
 
 
 class StreamHook:
-    """What the datasets list that the session reads without fetching them, and what tells its program of them."""
+    """Fetches the file lists of streamed datasets, and sets their environment variables."""
 
     def __init__(self, endpoints: Endpoints, run: Offload) -> None:
         self._endpoints = endpoints
         self._run = run
 
     def applies(self, spec: sessions.SessionSpec) -> bool:
-        """Sessions with a streamed dataset."""
+        """Applies to sessions with a streamed dataset."""
         return any(dataset.streamed for dataset in spec.datasets)
 
     async def prepare(self, draft: Draft) -> None:
-        """Have the lists of files here."""
+        """Fetch the lists of files."""
         assignment = draft.assignment
         try:
             await self._endpoints.prepare(assignment.spec)
@@ -268,14 +268,14 @@ class StreamHook:
 
 
 class CodeHook:
-    """A working copy of the bundle."""
+    """Makes a working copy of the bundle."""
 
     def __init__(self, trees: Trees, run: Offload) -> None:
         self._trees = trees
         self._run = run
 
     def applies(self, spec: sessions.SessionSpec) -> bool:
-        """Sessions with a bundle."""
+        """Applies to sessions with a bundle."""
         return bool(spec.bundle_digest)
 
     async def prepare(self, draft: Draft) -> None:
@@ -295,17 +295,17 @@ class CodeHook:
 
 
 class MakeReaders(Protocol):
-    """Makes what reads a user's files; see Setups.reader."""
+    """Creates the readers of a user's files; see Setups.reader."""
 
     def __call__(self, *, owner: str, waits: Waits, cancelled: threading.Event | None) -> Readers:
-        """What reads them."""
+        """Return the readers."""
         ...
 
 
 class PythonHook:
-    """The Python environment that the code asks for, where programs run without an image.
+    """Provides the Python environment that the code requires, for programs without an image.
 
-    An entry always has one, a plain command line where it calls Python or comes with requirements.
+    An entry always has one; a plain command line if it calls Python or comes with requirements.
     """
 
     def __init__(
@@ -319,11 +319,11 @@ class PythonHook:
         self._reader = reader
 
     def applies(self, spec: sessions.SessionSpec) -> bool:
-        """Sessions with an entry, with code, or with Python on the command line."""
+        """Applies to sessions with an entry, with code, or with Python on the command line."""
         return _calls_python(spec) or bool(spec.bundle_digest)
 
     async def prepare(self, draft: Draft) -> None:
-        """Have the environment here, if there is to be one."""
+        """Provide the environment, if one is needed."""
         try:
             wanted = await _required(self._run, self._reader, draft)
             check_python(wanted)
@@ -343,7 +343,7 @@ class PythonHook:
 
 
 def _without_defaults(names: Sequence[str]) -> str:
-    """The lock may be that of a replica in a container, whose image has them."""
+    """The lock may come from a replica in a container, whose image has these packages."""
     more = f" and {len(names) - 3} more" if len(names) > 3 else ""
     return (
         f"note: without {', '.join(names[:3])}{more} of this node's default packages: the lock of the"
@@ -352,7 +352,7 @@ def _without_defaults(names: Sequence[str]) -> str:
 
 
 class ImageHook:
-    """The image that the session or its code asks for, where programs run in containers."""
+    """Provides the image that the session or its code requires, for programs in containers."""
 
     def __init__(
         self,
@@ -369,12 +369,12 @@ class ImageHook:
         self._engine = engine
 
     def applies(self, spec: sessions.SessionSpec) -> bool:
-        """All: a container is made of an image."""
+        """Applies to all: a container is made of an image."""
         del spec
         return True
 
     async def prepare(self, draft: Draft) -> None:
-        """Have the image here, with what the code requires upon it."""
+        """Provide the image, with the requirements of the code on top."""
         try:
             if recipe := draft.assignment.spec.dockerfile:
                 await self._run(partial(_note_source, draft, recipe))
@@ -395,7 +395,7 @@ class ImageHook:
             raise _not_made(draft, error) from error
 
     async def _named_by(self, draft: Draft) -> tuple[Requirements, Callable[..., str]]:
-        """What the code requires, and what provides an image with that upon the one that the session or its code names."""
+        """Return the requirements of the code, and a function that builds them on the image of the session or its code."""
         wanted = await _required(self._run, self._reader, draft, in_container=True)
         asked = draft.assignment.spec.image
         reference, note = self._images.resolve(asked, wanted.image)
@@ -404,7 +404,7 @@ class ImageHook:
         is_pinned = bool(draft.assignment.spec.environment_lock)
         draft.keeps_whole_lock = (is_pinned or has_default) and not wanted.are_hashed
         if not wanted.lines and not draft.keeps_whole_lock:
-            # of the default packages of another node: here it is the image that has them
+            # a lock of another node's default packages: here the image has them
             draft.lock = ""
         if draft.image is None:
             for one in (*wanted.notes, *([note] if note else [])):
@@ -422,7 +422,7 @@ class ImageHook:
         return wanted, provide
 
     def _built(self, draft: Draft) -> tuple[Requirements, Callable[..., str]]:
-        """No requirements, since the Dockerfile says what is installed, and what provides the image that it makes."""
+        """Return no requirements, since the Dockerfile installs them, and a function that builds its image."""
         spec = draft.assignment.spec
         recipe = Recipe(
             folder=draft.folder.app, path=spec.dockerfile, arguments=dict(spec.build_arguments)
@@ -431,7 +431,7 @@ class ImageHook:
         return Requirements(), partial(self._images.provide_built, recipe, logins=draft.logins)
 
     async def _named(self, draft: Draft, image: str) -> Mapping[str, bytes]:
-        """Its files with names of users and groups; given up when cancelled."""
+        """Return its files with names of users and groups; aborted on cancellation."""
         cancelled = threading.Event()
         read = partial(
             self._names.of,
@@ -451,9 +451,9 @@ def _not_made(draft: Draft, error: Exception) -> PreparationFailed:
 
 
 def cause_of(error: Exception, otherwise: sessions.Cause) -> sessions.Cause:
-    """Why a replica was not started: a full disk is its node's fault, and a later attempt may find room.
+    """Return why a replica was not started: a full disk is its node's fault, and a later attempt may find room.
 
-    So is what the node does not give any more: it is placed on another one.
+    So is a refusal of the node: the session is placed on another one.
     """
     if isinstance(error, AccountsError | NodeRefused):
         return sessions.CAUSE_NODE_REFUSED
@@ -464,7 +464,7 @@ def cause_of(error: Exception, otherwise: sessions.Cause) -> sessions.Cause:
 async def _required(
     run: Offload, reader: MakeReaders, draft: Draft, *, in_container: bool = False
 ) -> Requirements:
-    """What the code of a draft asks for; given up when cancelled."""
+    """Return the requirements of a draft's code; aborted on cancellation."""
     cancelled = threading.Event()
     readers = reader(
         owner=owner_of(draft.assignment), waits=partial(_waits, draft), cancelled=cancelled
@@ -485,17 +485,17 @@ async def _required(
 
 
 def _note_source(draft: Draft, source: str) -> None:
-    """Note which file names its packages, for who lacks one when it ends; see `exit_of`."""
+    """Note which file lists its packages, for the error if one is missing; see `exit_of`."""
     write_atomically(draft.folder.requirements, source.encode())
 
 
 async def _provided(
     run: Offload, provide: Callable[..., T], draft: Draft, kind: str, wanted: Requirements
 ) -> T:
-    """What `provide` finds or makes: told in the log, noted as used, given up when cancelled.
+    """Return the result of `provide`: logged, noted as used, aborted on cancellation.
 
-    With the packages of the draft's lock; with others, and a note, where only an attempt or a replica of the same session
-    has it and it cannot be installed here.
+    With the draft's lock; if it cannot be installed here and is only that of another attempt or replica of the session,
+    with other packages and a note.
     """
     provided = partial(_provided_once, run, provide, draft, kind, wanted)
     try:
@@ -530,7 +530,7 @@ async def _provided_once(
 
 
 def check_python(wanted: Requirements) -> None:
-    """Raises EnvironmentFailed where the code requires another Python than this node has."""
+    """Raises EnvironmentFailed if the code requires another Python than this node's."""
     here = platform.python_version()
     if wanted.refuses_python(here):
         raise EnvironmentFailed(
@@ -540,7 +540,7 @@ def check_python(wanted: Requirements) -> None:
 
 
 def _tell_age(draft: Draft, wanted: Requirements, built_at: float) -> None:
-    """Say in the log how old it is, where it would have other packages if it was built now."""
+    """Log its age, if a build of now could have other packages."""
     age_s = time.time() - built_at
     if built_at and age_s > _OLD_S and not draft.lock and not wanted.are_pinned:
         draft.log.note(
@@ -549,14 +549,14 @@ def _tell_age(draft: Draft, wanted: Requirements, built_at: float) -> None:
 
 
 def _waits(draft: Draft, reason: str) -> None:
-    """Tell its user what a draft waits for, in its log and where it is listed; "": it goes on."""
+    """Report why a draft waits, in its log and in lists; "": it continues."""
     draft.waits(reason)
     if reason:
         draft.log.note(reason)
 
 
 def not_honoured(wanted: Requirements) -> list[str]:
-    """What a node without containers passes over, a sentence each."""
+    """Return what a node without containers ignores, one sentence each."""
     notes = []
     if wanted.packages:
         count = counted(len(wanted.packages), "system package")
@@ -571,10 +571,10 @@ def not_honoured(wanted: Requirements) -> list[str]:
 
 
 class PortHook:
-    """The port of the node at which a replica may be reached is nobody's.
+    """Checks that the replica's port of the node is free.
 
-    `earlier` gives the replicas of this node that began before the given one and have not ended:
-    theirs may be taken without anybody listening there yet.
+    `earlier` returns the replicas of this node that began before the given one and have not ended:
+    their ports are taken even before their programs listen.
     """
 
     def __init__(
@@ -588,11 +588,11 @@ class PortHook:
         self._run = run
 
     def applies(self, spec: sessions.SessionSpec) -> bool:
-        """Gangs, whose others would meet nobody, or a stranger; and sessions that ask for the node's network."""
+        """Applies to gangs, whose replicas would meet nobody, or a stranger, and to sessions in the node's network."""
         return shares_ports(spec)
 
     async def prepare(self, draft: Draft) -> None:
-        """Look; a further attempt has other ports."""
+        """Check it; a further attempt has other ports."""
         replica = replica_of(draft.assignment.replica)
         port = own_port(replica)
         holder = next((one for one in self._earlier(replica) if own_port(one) == port), None)
@@ -611,7 +611,7 @@ def argv_of(spec: sessions.SessionSpec) -> list[str]:
     if spec.argv:
         return list(spec.argv)
     entry = spec.entry or "main.py"
-    # Python would take -x.py for options of its own.
+    # Python would read -x.py as options.
     return ["python", "-u", f"./{entry}" if entry.startswith("-") else entry, *spec.args]
 
 
@@ -621,9 +621,9 @@ def environment_of(
     grants: Sequence[DeviceGrant],
     network: GangNetwork | None,
 ) -> dict[str, str]:
-    """The variables that tell a program who it is; the runtime adds folders and devices.
+    """Return the variables that identify a program; the runtime adds folders and devices.
 
-    `network` is what the replica shares with others; None: its own.
+    `network`: the network shared with other replicas; None: its own.
     """
     hosts = list(assignment.hosts)
     if network is not None:
@@ -655,7 +655,7 @@ def environment_of(
 
 
 def _knob_of(value: sessions.KnobValue) -> dict[str, Any]:
-    """A value of a knob as `nsml/_knobs.py` reads it."""
+    """Return a value of a knob as `nsml/_knobs.py` reads it."""
     at = value.at if value.HasField("at") else None
     return {
         "name": value.name,
@@ -666,9 +666,9 @@ def _knob_of(value: sessions.KnobValue) -> dict[str, Any]:
 
 
 def _copy(tree: Path, folder: ReplicaFolder, look: Callable[[], object]) -> None:
-    """Copy the cached tree into app/, writable again; what is there of an earlier try is replaced.
+    """Copy the cached tree into app/, writable; files of an earlier attempt are replaced.
 
-    `look` is called for each file, and may raise to end it. That try may have begun the program just before its agent died: no link in app/ is followed.
+    `look` is called for each file, and may raise to abort. No link in app/ is followed: that attempt may have started the program before its agent died.
     """
     folder.create()
     for base, _, files in os.walk(tree):
@@ -693,7 +693,7 @@ def _copy_file(source: str, name: str, target: int) -> None:
 
 
 def _new_file(name: str, folder: int) -> int:
-    """A new file in the place of what has its name; its descriptor."""
+    """Create a file, replacing any other of that name; return its descriptor."""
     flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
     try:
         return os.open(name, flags, 0o600, dir_fd=folder)

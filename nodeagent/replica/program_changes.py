@@ -1,7 +1,7 @@
-"""Changes to running programs, as one node passes them on: what the control plane wants, and what processes say of it.
+"""Changes to running programs on one node: forwards orders of the control plane, and reports of processes.
 
-Nothing is decided here, and nothing kept: the control plane says what it wants with each orders, and processes say
-where they are whenever they are called. User code is behind what they say: it is cut to sizes, and believed for its own
+Nothing is decided or stored here: the control plane sends its wanted state with each orders, and processes report
+their state whenever called. Reports come from user code: they are truncated, and trusted for their own
 session alone.
 """
 
@@ -48,14 +48,14 @@ _ENDED: Final = frozenset(_STATES[one] for one in ("refused", "done", "missed", 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Wanted:
-    """What the control plane wants of one replica's programs: the change now, and what was set before."""
+    """The wanted state of one replica's programs: the current change, and earlier ones."""
 
     change: sessions.ProgramChange | None = None
     made: Sequence[sessions.ProgramChange] = ()
 
 
 def wanted_of(assignment: pb.Assignment) -> Wanted:
-    """What is wanted of a replica; copies, which keep nothing else of its orders in memory."""
+    """Return the wanted changes of a replica, as copies, so that the rest of its orders is freed."""
     change = _copy(assignment.change) if assignment.HasField("change") else None
     return Wanted(change=change, made=tuple(map(_copy, assignment.made)))
 
@@ -71,23 +71,23 @@ class ReplicaChanges:
     """The change of one replica's programs.
 
     Attributes:
-        tell: called when they say another thing.
-        call: has them come.
-        keep: writes down, before that, what processes that are started anew begin with.
+        tell: called when a report changes.
+        call: calls its processes.
+        keep: called before that with the values for restarted processes.
     """
 
     tell: Callable[[], None]
     call: Callable[[], None] = lambda: None
     keep: Callable[[str], None] = lambda _: None
     is_known: bool = False
-    """Whether the control plane has said what it wants: until then nothing is wanted anew, nor over."""
+    """Whether the control plane has sent its wanted state: until then nothing begins or ends."""
     _wanted: dict[str, Any] | None = None
     _made: str = "[]"
     _members: dict[int, pb.MemberReport] = field(default_factory=dict)
     _is_there: dict[int, Callable[[], bool]] = field(default_factory=dict)
 
     def want(self, now: Wanted) -> None:
-        """What the control plane wants now."""
+        """Set the wanted state."""
         wanted = None if now.change is None else _as_json(now.change)
         made = json.dumps([value for change in now.made for value in _values_of(change)])
         self.is_known = True
@@ -100,17 +100,17 @@ class ReplicaChanges:
 
     @property
     def wanted(self) -> Mapping[str, Any] | None:
-        """The same as programs read it."""
+        """The wanted change, as programs read it."""
         return self._wanted
 
     @property
     def members(self) -> tuple[pb.MemberReport, ...]:
-        """What each process said last, by local rank."""
+        """The last report of each process, by local rank."""
         return tuple(self._members[one] for one in sorted(self._members))
 
     @property
     def is_settled(self) -> bool:
-        """Whether every process has said all that it can say of it now."""
+        """Whether every process has reported all that it can now."""
         if self._wanted is None:
             return True
         members = list(self._members.values())
@@ -119,10 +119,10 @@ class ReplicaChanges:
         return all(_has_answered(one, self._wanted) for one in members)
 
     def hear(self, said: Mapping[str, Any], is_there: Callable[[], bool] = lambda: True) -> bool:
-        """Take what a process says; False if another one has its place: of those with one local rank the first.
+        """Store a report; False if another process has its place: the first one of a local rank.
 
-        `is_there` says whether the process lives. Who comes for the place of one that ended, as launchers start
-        all anew after one has failed, gets it, and all that ended are forgotten.
+        `is_there` returns whether the process lives. If the first has ended, as when a launcher restarts
+        all processes, the new one replaces it, and all ended processes are forgotten.
         """
         report = _member(said)
         known = self._members.get(report.local_rank)
@@ -141,14 +141,14 @@ class ReplicaChanges:
         return True
 
     def note_ended(self) -> None:
-        """Have processes that ended say nothing more of what is decided, where they had not made it."""
+        """Report processes as ended that had not made the committed change."""
         wanted = self._wanted
         if wanted is None or wanted["phase"] != "commit":
             return
         for rank, said in tuple(self._members.items()):
             if _has_answered(said, wanted) or self._is_there[rank]():
                 continue
-            # Another message: what was told last is compared with it.
+            # A new message, since the previous one is compared with it.
             report = self._members[rank] = pb.MemberReport()
             report.CopyFrom(said)
             report.number, report.counter = wanted["number"], wanted["counter"]
@@ -156,7 +156,7 @@ class ReplicaChanges:
             self.tell()
 
     def _forget_ended(self, local_rank: int) -> None:
-        """Forget the processes that ended, if that which has this place did."""
+        """Forget all ended processes, if the one in this place has ended."""
         if self._is_there[local_rank]():
             return
         for one in [one for one, is_there in self._is_there.items() if not is_there()]:
@@ -164,7 +164,7 @@ class ReplicaChanges:
 
 
 def _as_json(change: sessions.ProgramChange) -> dict[str, Any] | None:
-    """A change as programs read it; None for one that this version cannot pass on, or that is over."""
+    """Return a change as programs read it; None if it is over, or unsupported by this version."""
     phase, kind = _PHASES.get(change.phase), _KINDS.get(change.kind)
     if phase is None or kind is None:
         return None
@@ -183,7 +183,7 @@ def _as_json(change: sessions.ProgramChange) -> dict[str, Any] | None:
 
 
 def _values_of(change: sessions.ProgramChange) -> Iterator[dict[str, Any]]:
-    """What a change has set, as `nsml/_presets.py` reads it."""
+    """Yield the values of a change, as `nsml/_presets.py` reads them."""
     for name, value in sorted(change.values.items()):
         yield {
             "name": name,
@@ -208,7 +208,7 @@ def _has_answered(member: pb.MemberReport, wanted: Mapping[str, Any]) -> bool:
 
 
 def _member(said: Mapping[str, Any]) -> pb.MemberReport:
-    """What a process says, as far as it makes sense."""
+    """Parse a report, dropping what is invalid."""
     known = _object(said.get("known"))
     report = pb.MemberReport(
         local_rank=_number(said.get("local_rank"), most=knobs.MOST_PROCESSES - 1),
@@ -268,14 +268,14 @@ def _number(value: Any, *, most: int = knobs.MOST_STEP) -> int:
 
 
 def _text(value: Any, most: int) -> str:
-    """Of a text its beginning, without halves of characters; "" for anything else."""
+    """Truncate a text, without half characters; "" for anything else."""
     if not isinstance(value, str):
         return ""
     return value[:most].encode("utf-8", "replace").decode()
 
 
 def _value(value: Any) -> str:
-    """A value of a knob as JSON; "" for what is none."""
+    """Return a knob's value as JSON; "" if invalid."""
     if not isinstance(value, (bool, int, float, str)):
         return ""
     if isinstance(value, float) and not math.isfinite(value):

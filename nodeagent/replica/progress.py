@@ -1,4 +1,4 @@
-"""What a session would lose by being moved, as the run folder of its replica shows it."""
+"""Progress that a session would lose by being moved, read from the run folder of its replica."""
 
 from __future__ import annotations
 
@@ -13,17 +13,17 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 TOLD_EVERY_S = 30.0
-"""A newer checkpoint is told of so often at most: each is a write in the platform's store."""
+"""Minimum interval of reports of newer checkpoints: each is a write in the platform's store."""
 
 LOOKS_S = (0.5, 2.0)
-"""Between two looks: the first, doubled up to the last. Until then a program that has bound is refused a requeue."""
+"""Interval of looks: the first, doubled up to the last. Until then a newly bound program cannot be requeued."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Progress:
-    """`saved_at`: Unix seconds, by this machine's clock, of the newest checkpoint; 0: there is none.
+    """`saved_at`: Unix seconds, by this machine's clock, of the newest checkpoint; 0: none.
 
-    `saved_since` is the same by its steady clock, which nobody sets: `Looks` knows it.
+    `saved_since` is the same on the monotonic clock; set by `Looks`.
     """
 
     is_resumable: bool = False
@@ -32,14 +32,14 @@ class Progress:
 
 
 class Looks:
-    """What was found of one replica, look by look: how old a checkpoint is stays true when the wall clock is set."""
+    """Observations of one replica: the age of a checkpoint stays right when the wall clock is set."""
 
     def __init__(self) -> None:
         self._looked_at = -math.inf
         self._saved_at = self._since = 0.0
 
     def found(self, found: Progress, *, wall: float, steady: float) -> Progress:
-        """The same with `saved_since`, by this machine's clocks: what was not there at the last look came after it."""
+        """Set `saved_since`, by this machine's clocks: a new checkpoint came after the last look."""
         if found.saved_at != self._saved_at:
             age_s = max(wall - found.saved_at, 0.0)
             self._saved_at, self._since = found.saved_at, max(steady - age_s, self._looked_at)
@@ -48,9 +48,9 @@ class Looks:
 
 
 def read_progress(run: Path) -> Progress:
-    """What the program of a run folder bound, and when it saved last. Raises OSError.
+    """Return whether the program of a run folder is resumable, and its last save. Raises OSError.
 
-    Another attempt can go on from what is saved on notice, or was saved, and what it loads.
+    Another attempt can resume from a save, made on notice or before, that the program loads.
     """
     with open_folder(run, []) as folder:
         saves, loads = save_notice.bound(folder)

@@ -1,10 +1,10 @@
-"""What user code may ask the agent for: one JSON line each way over the replica's socket.
+"""Requests of user code to the agent: one JSON line each way over the replica's socket.
 
 `{"v": 1, "op": "load", "checkpoint": NAME, "session": NAME or null, "target": FOLDER}` answers with
-`{"ok": true, "folder": FOLDER}` once the checkpoint lies in that folder below `run/`, or with
-`{"ok": false, "error": CODE, "message": TEXT}`; with `"resume": true` it is what the attempt goes on from. `{"v": 1, "op": "keep", "folder": FOLDER}` answers once the
-agent has made that checkpoint its own, as far as it can. `order` and `answer` are those of `nsml/_orders.py`, `change` is that of `nsml/_changes.py`.
-Whatever a client sends or leaves out, only its own connection suffers.
+`{"ok": true, "folder": FOLDER}` once the checkpoint is in that folder below `run/`, or with
+`{"ok": false, "error": CODE, "message": TEXT}`; `"resume": true` loads the one that the attempt resumes from. `{"v": 1, "op": "keep", "folder": FOLDER}` answers once the
+agent has made that checkpoint its own, as far as possible. `order` and `answer` are those of `nsml/_orders.py`, `change` is that of `nsml/_changes.py`.
+Whatever a client sends or omits, only its own connection suffers.
 """
 
 from __future__ import annotations
@@ -50,14 +50,14 @@ if TYPE_CHECKING:
 
 _LONGEST_LINE = 64 << 10
 _LONGEST_ANSWER = 2 << 20
-"""To an order: three texts of 64 KiB at most, of whose bytes JSON may make six each."""
+"""To an order: three texts of up to 64 KiB, whose bytes JSON may escape as six each."""
 _BEYOND_LIMIT_S = 10.0
-"""How long after its time limit an answer to an order may come."""
+"""Time after its limit in which an order may be answered."""
 _LONGEST_TEXT = 1024
 _MOST_CLIENTS = 16
 _SILENT_S = 30.0
 _NOT_ACCEPTED_S = 1.0
-"""Until another connection is accepted where one could not be."""
+"""Delay after a failed accept."""
 _RESERVED = ("spool", "checkpoints", "socket", "tunnel", PAGE, KNOBS)
 _DEEPEST = 4
 _TRIES = 3
@@ -66,7 +66,7 @@ log = structlog.get_logger()
 
 
 class RequestRefused(Exception):
-    """A request that is answered with an error; `code` is the contract's word."""
+    """A request answered with an error; `code` is its code in the contract."""
 
     def __init__(self, code: str, message: str) -> None:
         super().__init__(message)
@@ -79,9 +79,9 @@ class Loads:
     Args:
         trees: fetches the files.
         staging: folder on the same file system as the replicas, the agent's own.
-        rpc: gives the connection of the moment.
-        run: for the disk.
-        pause: awaited before something is tried again.
+        rpc: returns the current connection.
+        run: runs disk work.
+        pause: awaited before a retry.
     """
 
     def __init__(
@@ -100,14 +100,14 @@ class Loads:
         self._pause = pause
 
     def create(self) -> None:
-        """An empty staging folder."""
+        """Create an empty staging folder."""
         remove_tree(self._staging)
         self._staging.mkdir(mode=0o700, parents=True)
 
     async def load(
         self, replica: ReplicaId, run_folder: Path, request: dict[str, Any], user: str = ""
     ) -> str:
-        """Carry out one request, for a session of `user`; the folder below `run_folder` where the files are.
+        """Carry out one request, for a session of `user`; return the folder of the files below `run_folder`.
 
         Raises RequestRefused.
         """
@@ -116,7 +116,7 @@ class Loads:
         parts = _target(_text(request, "target"))
         staged = self._staging / secrets.token_hex(8)
         try:
-            # Without a name it is what the attempt goes on from, whatever is saved under that name meanwhile.
+            # Without a name: the checkpoint that the attempt resumes from, even if one of that name was saved since.
             is_resuming = bool(request.get("resume")) and not request.get("session")
             find = partial(self._find, replica, session, "" if is_resuming else name)
             before = 0 if request.get("session") else replica.attempt
@@ -130,7 +130,7 @@ class Loads:
             await uninterrupted(self._run, partial(remove_tree, staged))
 
     async def newest(self, replica: ReplicaId) -> str:
-        """The name of the checkpoint from which another attempt of the replica's session goes on, or ""."""
+        """Return the name of the checkpoint that the next attempt of the session resumes from, or ""."""
         try:
             return (await self._find(replica, replica.session_id, "")).name
         except RequestRefused as refused:
@@ -145,9 +145,9 @@ class Loads:
         *,
         before: int,
     ) -> None:
-        """Lay out what is found, from whichever control plane is there.
+        """Fetch the checkpoint to `staged`, from the current control plane.
 
-        Each knows by itself what it has shown to whom: one that took over meanwhile is asked, too.
+        Each knows only its own grants: after a failover the new one is asked again.
         """
         tries_left = _TRIES
         while True:
@@ -162,7 +162,7 @@ class Loads:
                     raise
 
     async def _find(self, replica: ReplicaId, session: str, name: str) -> pb.Checkpoint:
-        """As the owner of the replica's session may see it: others' programs run here too."""
+        """Find it with the rights of the session's owner: others' programs run here too."""
         request = pb.GetCheckpointRequest(
             session=session, name=name, for_session=replica.session_id
         )
@@ -182,19 +182,19 @@ class Loads:
 
 @dataclass(slots=True)
 class _Client:
-    """A connection of a program's, and the order that it has taken."""
+    """A connection of a program, and the order that it has taken."""
 
     connection: UserConnection
     order: Order | None = None
 
     @property
     def longest_line(self) -> int:
-        """How long its next request may be, in bytes."""
+        """Limit of its next request, in bytes."""
         return _LONGEST_LINE if self.order is None else _LONGEST_ANSWER
 
     @property
     def patience_s(self) -> float:
-        """How long that may take to come."""
+        """Timeout of its next request."""
         if self.order is None:
             return _SILENT_S
         return float(self.order.content["limit_s"]) + _BEYOND_LIMIT_S
@@ -203,8 +203,8 @@ class _Client:
 class RequestServer:
     """Listens on the socket of one replica, of a session of `user`.
 
-    `pace` is that of requests; `connections` that of connections, each of which costs the agent a thread, whatever
-    comes of it. Those that are not accepted yet wait in the kernel, at the cost of whoever made them.
+    `pace` limits requests; `connections` limits connections, each of which costs the agent a
+    thread. Connections not accepted yet wait in the kernel, at the cost of their programs.
     """
 
     def __init__(
@@ -247,7 +247,7 @@ class RequestServer:
                 await self._connections.wait()
             try:
                 program, _ = await asyncio.get_running_loop().sock_accept(listener)
-            except OSError as error:  # as of too many open files
+            except OSError as error:  # for example, too many open files
                 log.warning("requests.not_accepted", replica=str(self._replica), error=str(error))
                 await asyncio.sleep(_NOT_ACCEPTED_S)
                 continue
@@ -258,7 +258,7 @@ class RequestServer:
             client = asyncio.create_task(self._serve(connection))
             self._clients.add(client)
             client.add_done_callback(self._clients.discard)
-            # of one that was cancelled before it began
+            # if it was cancelled before it began
             client.add_done_callback(lambda _, one=connection: one.give_up())  # type: ignore[misc]
 
     async def _serve(self, connection: UserConnection) -> None:
@@ -327,23 +327,23 @@ class RequestServer:
                 raise RequestRefused("UNSUPPORTED", text)
 
     def _order_for(self, client: _Client, request: dict[str, Any]) -> Mapping[str, Any] | None:
-        """What there is for the process that asks, which answers on the same connection."""
+        """Return the order for the requesting process, which answers on the same connection."""
         if self._orders is None or client.order is not None:
             return None
-        if client.connection.sends_no_more():  # it has given up on an agent that was slow
+        if client.connection.sends_no_more():  # it no longer waits for a slow agent
             return None
         local_rank = request.get("local_rank")
         client.order = self._orders.take(local_rank if isinstance(local_rank, int) else 0)
         return None if client.order is None else client.order.content
 
     def _change(self) -> dict[str, Any]:
-        """What is changed in the program now, as an entry; none while the control plane has not said so."""
+        """Return the current change, as an entry; none until the control plane has sent it."""
         if self._orders is None or not self._orders.changes.is_known:
             return {}
         return {"change": self._orders.changes.wanted}
 
     def _hear(self, request: dict[str, Any], is_there: Callable[[], bool]) -> dict[str, Any]:
-        """Take what a process says of a change."""
+        """Process a report on a change."""
         if self._orders is None:
             raise RequestRefused("UNSUPPORTED", "this agent changes no running programs")
         is_member = self._orders.changes.hear(request, is_there)
@@ -352,7 +352,7 @@ class RequestServer:
         return {"ok": True, "is_member": is_member, **self._change()}
 
     async def _keep(self, checkpoint: str) -> bool:
-        """Whether the program cannot change the checkpoint any more."""
+        """Return whether the program can no longer change the checkpoint."""
         try:
             await uninterrupted(self._run, partial(keep, self._folder, checkpoint))
         except NotKept as error:
@@ -365,7 +365,7 @@ class RequestServer:
 
 
 def _presence_of(pid: int) -> Callable[[], bool]:
-    """Says whether a process is there still; always so of one that cannot be seen from here."""
+    """Return a check that a process still exists; always True for one not visible here."""
     first = read_stat(pid)
     if first is None:
         return lambda: True
@@ -378,14 +378,14 @@ def _presence_of(pid: int) -> Callable[[], bool]:
 
 
 def _listen(run_folder: Path) -> socket.socket:
-    """A socket at `run/socket`; a longer path than the kernel takes is no hindrance."""
+    """Listen at `run/socket`, even if its path is longer than the kernel's limit."""
     listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     try:
         with open_folder(run_folder, []) as descriptor:
             with suppress(FileNotFoundError):
                 if not stat.S_ISDIR(os.lstat("socket", dir_fd=descriptor).st_mode):
                     os.unlink("socket", dir_fd=descriptor)
-            # by descriptor: a program that runs on can put a link in the place of what is bound
+            # by descriptor: a running program can replace the socket by a link
             os.fchmod(listener.fileno(), 0o600)
             listener.bind(str(path_of(descriptor) / "socket"))
             facts = os.fstat(descriptor)
@@ -399,7 +399,7 @@ def _listen(run_folder: Path) -> socket.socket:
 
 
 def _target(text: str) -> list[str]:
-    """The parts of a folder below `run/` that a request may name."""
+    """Return the parts of a folder below `run/`; raises RequestRefused for others."""
     parts = text.split("/")
     is_plain = all(part not in {"", ".", ".."} and "\0" not in part for part in parts)
     if not is_plain or len(parts) > _DEEPEST or parts[0] in _RESERVED:
@@ -408,9 +408,9 @@ def _target(text: str) -> list[str]:
 
 
 def _move(staged: Path, run_folder: Path, parts: list[str]) -> str:
-    """Put the files where they are wanted, or beside it; the place below `run/`.
+    """Move the files to the requested folder, or beside it; return the place below `run/`.
 
-    A request whose answer was lost comes again, and what it names is then there already.
+    A request whose answer was lost is repeated, and its folder then exists already.
     """
     *above, name = parts
     with (
@@ -431,10 +431,10 @@ def _move(staged: Path, run_folder: Path, parts: list[str]) -> str:
 
 
 def _unreadable(checkpoint: pb.Checkpoint, before: int) -> RequestRefused | None:
-    """Why it cannot be loaded as it was saved; None for one that can.
+    """Return why it cannot be loaded as saved, or None.
 
-    Of the session's own attempts before the attempt `before` whatever can be read will do, if need be an
-    earlier save of that name: there is nothing better to go on from.
+    For the session's own attempts before `before` any readable content will do, if need be that of an
+    earlier save of that name: there is nothing better to resume from.
     """
     which = f"checkpoint {checkpoint.name} of {checkpoint.session}"
     is_earlier = 0 < checkpoint.attempt < before
@@ -465,7 +465,7 @@ async def _close(listener: socket.socket, accepting: asyncio.Task[None]) -> None
 
 
 async def _line(connection: UserConnection, received: bytearray, longest: int) -> bytes:
-    """The next line, taken from what was received; b"" when none comes, and all of one that is too long."""
+    """Return the next line, removed from `received`; b"" at the end, and all of a line that is too long."""
     while (end := received.find(b"\n") + 1) == 0 and len(received) <= longest:
         if not (data := await connection.receive()):
             return b""

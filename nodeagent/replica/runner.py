@@ -1,4 +1,4 @@
-"""One replica's life on its node: prepare, start, watch, collect, and, once all is known, destroy."""
+"""One replica's life on its node: prepare, start, watch, collect, and finally destroy."""
 
 from __future__ import annotations
 
@@ -57,20 +57,20 @@ from nsml.v1 import sessions_pb2 as sessions
 from nsml.view.times import seconds_of
 
 _LINGER_S = 0.15
-"""A program that ends within this time costs one report, not three: nobody could see it run."""
+"""A shorter program costs one report, not three: nobody could see it run."""
 _STOP_AGAIN_S = 1.0
 _WARNING_S, _WARNING_SHARE = 60.0, 0.1
-"""How long before its time limit a program is told of it: at most so long, and such a part of it."""
+"""How long before its time limit a program is warned: at most this time, and this share of it."""
 _ENDED = frozenset({pb.REPLICA_PHASE_EXITED, pb.REPLICA_PHASE_FINALIZED})
 
 log = structlog.get_logger()
 
 
 class Collection(Protocol):
-    """What a replica writes, on its way to the control plane."""
+    """Sends a replica's records to the control plane."""
 
     def finish(self) -> None:
-        """The program has ended: what is written now is all."""
+        """The program has ended, and writes nothing more."""
         ...
 
     async def finished(self) -> None:
@@ -80,15 +80,15 @@ class Collection(Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Defaults:
-    """What a replica may use that asked for nothing; 0: as much as there is. Sizes in bytes."""
+    """Default limits of a replica; 0: no limit. Sizes in bytes."""
 
     shm_bytes: int = 1 << 30
     disk_bytes: int = 0
     process_count: int = 0
     keep_files_bytes: int = 1 << 30
-    """Of the files that are kept of an attempt."""
+    """Limit of the kept files of an attempt."""
     keep_files_by_default_bytes: int = 100 << 20
-    """The same where nobody asked for it."""
+    """The same if the user did not ask to keep files."""
 
 
 Collect = Callable[
@@ -99,13 +99,13 @@ Collect = Callable[
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunnerContext:
-    """What all runners of a node share.
+    """Shared by all runners of a node.
 
-    `grants` looks devices up by uuid, ValueError for one that is not here; `collect` passes on what
-    a replica writes, and tells its last argument when the program pauses or goes on; `listen` opens
-    its request socket, for its owner; `reachable` lets tunnels lead to its program; `streaming` serves the datasets
-    that it streams; `run_long` is
-    for work that the program can make last; `mps_folder` holds the pipes of the machine's MPS, if it
+    `grants` looks devices up by uuid, ValueError for a missing one; `collect` sends
+    a replica's records, and calls its last argument when the program pauses or continues; `listen` opens
+    its request socket, for its owner; `reachable` allows tunnels to its program; `streaming` serves its
+    streamed datasets; `run_long` is
+    for work that the program can prolong; `mps_folder` has the pipes of the machine's MPS, if it
     is used.
     """
 
@@ -135,13 +135,13 @@ class RunnerContext:
 
 @dataclass(slots=True)
 class Runner:
-    """Runs one assignment; `work` is its life, everything else may be called at any time."""
+    """Runs one assignment; `work` is its life, all else may be called at any time."""
 
     place: RunnerContext
     replica_id: ReplicaId
     assignment: pb.Assignment
     folder: ReplicaFolder = field(init=False)
-    """Where the replica lives."""
+    """The replica's folder."""
     phase: pb.ReplicaPhase = pb.REPLICA_PHASE_PREPARING
     exit: pb.ReplicaExit | None = None
     stop_order: pb.StopOrder | None = None
@@ -149,13 +149,13 @@ class Runner:
     started_at: float = 0.0
     """Unix seconds; 0: its program has not started."""
     has_collected: bool = False
-    """Whether cursors of what it wrote may have been kept."""
+    """Whether cursors of its records may exist."""
     _since: float = 0.0
     _waiting: str = ""
     _image: str = ""
     _python_version: str = ""
     progress: Progress = field(default_factory=Progress)
-    """What the control plane is to know of what it would lose; of rank 0 alone."""
+    """Its progress as reported to the control plane; of rank 0 alone."""
     _looks: Looks = field(default_factory=Looks)
     _told_at: float = float("-inf")
     _is_started: bool = False
@@ -164,7 +164,7 @@ class Runner:
     _unlisted: asyncio.Event = field(default_factory=asyncio.Event)
 
     def __post_init__(self) -> None:
-        """Note where the replica lives: paths take time to put together."""
+        """Cache its folder: paths take time to build."""
         self.folder = self.place.folder(self.replica_id)
 
     @property
@@ -173,7 +173,7 @@ class Runner:
         return self.phase not in _ENDED
 
     def report(self) -> pb.ReplicaReport:
-        """Where it is now."""
+        """Return its current state."""
         return report_of(
             self.replica_id,
             self.phase,
@@ -185,22 +185,22 @@ class Runner:
         )
 
     def introduction(self) -> pb.ReplicaReport:
-        """Where it is now, for a control plane that may never have heard of it."""
+        """Return its current state, for a control plane that may not know it."""
         report = self.report()
         if self.is_running:
             report.placed_as.CopyFrom(placed_as(self.assignment, started_at=self.started_at))
         return report
 
     def finalized(self) -> None:
-        """The control plane knows its end and that nothing more comes."""
+        """The control plane has its end and all of its records."""
         self._finalized.set()
 
     def unlisted(self) -> None:
-        """The orders do not name it any more."""
+        """The orders no longer name it."""
         self._unlisted.set()
 
     async def stop(self, order: pb.StopOrder) -> None:
-        """Order the end, or shorten an earlier order's grace; nothing for what has ended."""
+        """Order the end, or shorten an earlier order's grace; no effect after its end."""
         if self.stop_order == order or not self.is_running:
             return
         before, self.stop_order = self.stop_order, order
@@ -210,11 +210,11 @@ class Runner:
             elif self._preparing is not None:
                 self._preparing.cancel()
         except OSError:
-            self.stop_order = before  # the same order, repeated, is not obeyed yet
+            self.stop_order = before  # so that the same order is carried out when repeated
             raise
 
     async def work(self, facts: ReplicaFacts | None = None) -> None:
-        """Live from where `facts` say it is (None: not begun) until its folder is gone."""
+        """Run from the state in `facts` (None: not begun) until its folder is removed."""
         if facts is not None and facts.exit is not None:
             await self._collect(exit_of(facts.exit, self.stop_order, self.folder))
         else:
@@ -227,7 +227,7 @@ class Runner:
         await self._destroy()
 
     async def _live(self, facts: ReplicaFacts | None) -> None:
-        """From the start, or from where it was found running, to its last record."""
+        """Run from the start, or from a running program, to its last record."""
         is_new = facts is None or facts.state is ReplicaState.PREPARED
         failure = await self._start(is_again=facts is not None) if is_new else None
         self.secrets.forget()
@@ -247,9 +247,9 @@ class Runner:
             await self._collect(exit_of(record, self.stop_order, self.folder))
 
     async def _start(self, *, is_again: bool) -> pb.ReplicaExit | None:
-        """Prepare and start; the end of one that could not be, else None.
+        """Prepare and start; return its end if that failed, else None.
 
-        `is_again`: an earlier agent began, and may have noted that it cannot be.
+        `is_again`: an earlier agent began, and may have noted its end.
         """
         if is_again:
             noted = await self.place.run(lambda: read_unstarted(self.folder))
@@ -271,7 +271,7 @@ class Runner:
     async def _prepare_and_start(
         self, words: PreparationLog, told: asyncio.Event
     ) -> pb.ReplicaExit | None:
-        """As `_start`; raises ImageGone when what was prepared was removed before it started."""
+        """As `_start`; raises ImageGone when its image was removed before the start."""
         draft = Draft(
             self.assignment,
             self.folder,
@@ -324,9 +324,9 @@ class Runner:
         return None if preparing.cancelled() else preparing.result()
 
     async def _tell(self, told: asyncio.Event) -> NoReturn:
-        """Pass on what the preparation says, from its first word on, while it says it.
+        """Send messages of the preparation while it runs, from the first one on.
 
-        Who collects the whole goes on at what is acknowledged: what was only sent is sent again.
+        The later collection continues at the last acknowledged one: those only sent are sent again.
         """
         await told.wait()
         self.has_collected = True
@@ -336,7 +336,7 @@ class Runner:
         raise AssertionError
 
     async def _uid(self) -> int | None:
-        """Whom its program runs as on this machine; None: the agent's own user."""
+        """Return the uid of its program on this machine; None: the agent's own."""
         accounts = self.place.accounts
         owner = owner_of(self.assignment)
         if accounts is None:
@@ -386,7 +386,7 @@ class Runner:
         )
 
     async def _linger(self) -> ExitRecord | None:
-        """The end of a program that ends at once; None for one that runs."""
+        """Return the end of a program that ends at once; None if it runs."""
         try:
             async with asyncio.timeout(_LINGER_S):
                 return await self.place.runtime.wait(self.replica_id)
@@ -394,7 +394,7 @@ class Runner:
             return None
 
     async def _collect(self, end: pb.ReplicaExit | None) -> None:
-        """Pass on what the replica writes while it runs (`end` is None) and what it left."""
+        """Send the replica's records while it runs (`end` is None) and after."""
         self.has_collected = True
         uploads = self.place.uploads(self.replica_id, self.folder)
         await uploads.restore()
@@ -403,7 +403,7 @@ class Runner:
             uploading = group.create_task(uploads.work())
             if end is None:
                 end = await self._watch(group)
-            # of a program that ended before anybody looked, too: a fork goes on from what it saved
+            # also of a program that ended unseen: a fork resumes from its last save
             await self._note_progress(is_last=True)
             self._end(pb.REPLICA_PHASE_EXITED, end)
             await self._note_left(uploads, end)
@@ -416,7 +416,7 @@ class Runner:
         self._end(pb.REPLICA_PHASE_FINALIZED, end)
 
     async def _note_left(self, uploads: Uploads, end: pb.ReplicaExit) -> None:
-        """Have what its program left sent, once: an agent that comes later finds its folders moved, sent or removed."""
+        """Send the program's remaining files, once: a later agent finds its folders moved, sent or removed."""
         if await self.place.run(self.folder.left.exists):
             return
         left = await self._left(end)
@@ -425,12 +425,12 @@ class Runner:
         try:
             noting = partial(write_atomically, self.folder.left, b"", is_durable=True)
             await self.place.run(noting)
-        except OSError as error:  # what is noted is sent, whether or not the next agent looks again
+        except OSError as error:  # noted files are sent, whether or not the next agent looks again
             log.warning("replica.left_not_noted", replica=str(self.replica_id), error=str(error))
         await self._say_not_made(left, end)
 
     async def _say_not_made(self, left: list[SavedCheckpoint], end: pb.ReplicaExit) -> None:
-        """Say at the end of its log which output datasets come of nothing that the program left, and why."""
+        """Append to its log which output datasets get no version, and why."""
         outputs = [output_dataset(one).name for one in self.assignment.spec.output_datasets]
         if self.replica_id.rank or not outputs or not end.HasField("started_at"):
             return
@@ -442,13 +442,13 @@ class Runner:
         )
 
     async def _say_not_kept(self, uploads: Uploads) -> None:
-        """Say at the end of its log which files of its working folder are not kept, once they are sent: some only show then."""
+        """Append to its log which files of its working folder are not kept, after sending: some failures only show then."""
         kept = await uploads.kept_files()
         if kept is not None and (line := _not_kept(kept)):
             await self._say_lines([line])
 
     async def _say_lines(self, lines: Sequence[str]) -> None:
-        """Append lines to its log, when nobody writes there any more."""
+        """Append lines to its log, after its last writer."""
 
         def write() -> None:
             words = PreparationLog(self.folder, lambda: None)
@@ -461,7 +461,7 @@ class Runner:
             log.warning("replica.log_not_written", replica=str(self.replica_id), error=str(error))
 
     async def _left(self, end: pb.ReplicaExit) -> list[SavedCheckpoint]:
-        """What its program left that is to be sent: output folders of one that ended well, and files that are kept."""
+        """Return files to send: output folders of a successful program, and kept files."""
         spec = self.assignment.spec
         if self.replica_id.rank or not end.HasField("started_at"):
             return []
@@ -480,7 +480,7 @@ class Runner:
         return found
 
     async def _free(self) -> None:
-        """Give back the room of what nobody needs any more: it may be what the rest waits for."""
+        """Free its unneeded disk space: the rest may be waiting for it."""
         try:
             await self.place.run_long(self.folder.free)
         except OSError as error:
@@ -502,7 +502,7 @@ class Runner:
             pause_s = min(2 * pause_s, longest_s)
 
     async def _note_progress(self, *, is_last: bool = False) -> None:
-        """Look what it would lose, and have that told where it is another thing than before."""
+        """Read its progress, and report it if it has changed."""
         if self.replica_id.rank:
             return
         try:
@@ -519,9 +519,9 @@ class Runner:
             self.place.outbox.wake.set()
 
     async def _destroy(self) -> None:
-        """Wait until nobody asks for it any more, then leave nothing behind.
+        """Wait until it is no longer needed, then remove it.
 
-        While the orders name it, its folder says to this agent and the next that it has ended.
+        While the orders name it, its folder shows this agent and the next that it has ended.
         """
         await self._finalized.wait()
         await self._unlisted.wait()
@@ -529,7 +529,7 @@ class Runner:
         log.info("replica.removed", replica=str(self.replica_id))
 
     async def _fail(self, draft: Draft, cause: sessions.Cause, message: str) -> pb.ReplicaExit:
-        """The end of a replica that could not be started, told in its log too."""
+        """Log why a replica could not be started, and return its end."""
         log.warning("replica.preparation_failed", replica=str(self.replica_id), error=message)
         try:
             await self.place.run(lambda: draft.log.note(message))
@@ -542,7 +542,7 @@ class Runner:
         try:
             await self.place.run(lambda: note_unstarted(self.folder, end))
         except OSError as error:
-            # The next agent would try to start it again, which harms nobody: it never ran.
+            # The next agent would try to start it again, which is harmless: it never ran.
             log.warning("replica.end_not_noted", replica=str(self.replica_id), error=str(error))
         return end
 
@@ -564,7 +564,7 @@ class Runner:
                 await self.place.clock.sleep(_STOP_AGAIN_S)
 
     def _left_nothing(self, record: ExitRecord) -> bool:
-        """Whether the program wrote neither output nor records, and left their places as they were."""
+        """Whether the program wrote neither output nor records, and left their folders unchanged."""
         try:
             with open_folder(self.folder.run, ["spool"]) as spool, os.scandir(spool) as files:
                 has_reported = any(file.name != FIRST_LOST for file in islice(files, 2))
@@ -587,7 +587,7 @@ class Runner:
             self._say(pb.REPLICA_PHASE_PAUSED if is_paused else pb.REPLICA_PHASE_RUNNING)
 
     def _waits_from_thread(self) -> Callable[[str], None]:
-        """What tells, from any thread, what the preparation waits for; "": it goes on."""
+        """Return a function that sets, from any thread, why the preparation waits; "": it continues."""
         loop = asyncio.get_running_loop()
 
         def wait_for(reason: str) -> None:
@@ -611,7 +611,7 @@ class Runner:
 
 
 def _not_kept(files: SavedCheckpoint) -> str:
-    """What is not among the files that are kept, for the end of a log; "" for nothing."""
+    """Describe the files that are not kept, for the end of a log; "" for none."""
     if files.lost:
         return f"no files of the working folder are kept: {files.lost}"
     left_out = files.all_left_out(is_named=True)

@@ -1,4 +1,4 @@
-"""What a replica is given in secret: held from its order to its start, and shown by nothing."""
+"""Secrets of a replica: held from its order to its start, and never shown."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 class GivenSecrets:
-    """Variables of one program, and logins for its image; nothing is left of them after `forget`."""
+    """Variables of one program, and logins for its image; `forget` clears them."""
 
     def __init__(
         self, values: Iterable[pb.SecretValue] = (), logins: Iterable[pb.RegistryLogin] = ()
@@ -30,27 +30,27 @@ class GivenSecrets:
 
     @property
     def values(self) -> Mapping[str, str]:
-        """By name of the variable."""
+        """Values by name of the variable."""
         return self._values
 
     def problem(self, uses: Iterable[sessions.SecretUse]) -> str:
-        """Why the program cannot be given all that its session uses; empty when it can."""
+        """Return why secrets of the session are missing; empty if none are."""
         for use in uses:
             if use.variable not in self._values:
                 return self._problems.get(use.variable, f"secret {use.name} did not come with it")
         return ""
 
     def forget(self) -> None:
-        """The program has them, or will never have them."""
+        """Clear them: the program has them, or never starts."""
         self._values.clear()
-        self.logins.clear()  # whoever prepares it has this one
+        self.logins.clear()  # the preparation has this dict
 
     def __repr__(self) -> str:
         return f"GivenSecrets({sorted(self._values)})"
 
 
 def taken_from(assignment: pb.Assignment) -> GivenSecrets:
-    """The secrets of an assignment, which has none any more: what is left may be written down."""
+    """Move the secrets out of an assignment, so that the rest may be written to disk."""
     given = GivenSecrets(assignment.secrets, assignment.registry_logins)
     assignment.ClearField("secrets")
     assignment.ClearField("registry_logins")
@@ -58,7 +58,7 @@ def taken_from(assignment: pb.Assignment) -> GivenSecrets:
 
 
 def logins_by_registry(logins: Iterable[pb.RegistryLogin]) -> dict[str, Login]:
-    """A user's logins."""
+    """Return a user's logins by registry."""
     return {
         one.registry: Login(
             registry=one.registry, user=one.user, password=one.password, version=one.version

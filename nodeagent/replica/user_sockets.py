@@ -1,8 +1,8 @@
-"""Unix sockets whose other end is user code: read and closed in threads of their own.
+"""Unix sockets to user code: read and closed in threads of their own.
 
-A message on a Unix socket can carry descriptors. Whoever receives it without asking for them, or closes the
-socket before it was read, closes them; and closing a TCP connection waits for its unsent bytes, for as long as
-whoever made it chose (SO_LINGER, socket(7)). On the event loop one session would hold up the whole agent
+A message on a Unix socket can carry descriptors. A receiver that does not ask for them, or that closes the
+socket before reading it, closes them; and closing a TCP connection waits for its unsent bytes, for as long as
+its creator chose (SO_LINGER, socket(7)). On the event loop one session would block the whole agent
 that way, for years. A thread can wait, and a signal ends its wait.
 """
 
@@ -22,15 +22,15 @@ from nsml.client.direct_tunnels import send_all
 
 _PIECE_BYTES = 64 << 10
 _NUDGE_S = 0.2
-"""How long a thread may take to end before it is interrupted."""
+"""Time for a thread to end before it is interrupted."""
 _INTERRUPTION = signal.SIGURG
-"""Ignored unless somebody handles it."""
+"""Ignored without a handler."""
 _NONE_WAITS = (errno.EAGAIN, errno.EINVAL)
-"""What accept says of a socket that was shut down, and not for want of descriptors."""
+"""Errors of accept on a socket that was shut down, unlike those for lack of descriptors."""
 
 
 class UserConnection:
-    """A connected socket of user code; it never blocks, and belongs to this object from now on."""
+    """A connected socket of user code; non-blocking, and owned by this object from now on."""
 
     def __init__(self, program: socket.socket) -> None:
         program.settimeout(0)
@@ -41,7 +41,7 @@ class UserConnection:
         self._thread = _Thread(self._read)
 
     async def receive(self, most: int = _PIECE_BYTES) -> bytes:
-        """Some of what comes, at most so many bytes, without descriptors; b"" when nothing comes any more."""
+        """Return up to `most` received bytes, without descriptors; b"" at the end."""
         return await asyncio.get_running_loop().sock_recv(self._received, most)
 
     async def send(self, *parts: bytes) -> None:
@@ -49,7 +49,7 @@ class UserConnection:
         await send_all(self._program, parts)
 
     def peer(self) -> int:
-        """The process that connected, as this one sees it; 0 if it cannot."""
+        """Return the pid of the other end, in this process's namespace; 0 if unknown."""
         with suppress(OSError):
             size = struct.calcsize("3i")
             found = self._program.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, size)
@@ -57,26 +57,26 @@ class UserConnection:
         return 0
 
     def shut(self, way: int) -> None:
-        """Shut it down, as `socket.shutdown` does."""
-        with suppress(OSError):  # the program was first
+        """Shut it down, as `socket.shutdown`."""
+        with suppress(OSError):  # the program has done so
             self._program.shutdown(way)
 
     def sends_no_more(self) -> bool:
-        """Whether the other end has closed its way to us; what it sent before may wait."""
+        """Whether the other end has closed its sending side; earlier data may be unread."""
         return self._polled(select.POLLRDHUP)
 
     def is_gone(self) -> bool:
-        """Whether the other end is closed both ways."""
+        """Whether the other end has closed both sides."""
         return self._polled(select.POLLHUP | select.POLLERR)
 
     def give_up(self) -> None:
-        """Have it closed soon. Nobody may be receiving or sending."""
+        """Have it closed soon. Nothing may be receiving or sending."""
         self._is_unwanted.set()
         self._received.close()
         self.shut(socket.SHUT_RDWR)
 
     async def close(self) -> None:
-        """Close it; returns when that is done. Who is cancelled meanwhile has given it up."""
+        """Close it, and return when done. On cancellation it is closed as by `give_up`."""
         self.give_up()
         await self._thread.ended()
 
@@ -97,7 +97,7 @@ class UserConnection:
             self._is_unwanted.wait()
 
     def _is_sent_on(self, poll: select.poll) -> bool:
-        """Whether more may come."""
+        """Pass data on; return whether more may come."""
         poll.poll()
         with suppress(BlockingIOError):
             data = self._program.recv(_PIECE_BYTES)
@@ -107,17 +107,17 @@ class UserConnection:
 
 
 async def close_user_socket(sock: socket.socket) -> None:
-    """Close a socket that is connected to user code; returns when that is done."""
+    """Close a socket connected to user code; returns when done."""
     await _Thread(sock.close).ended()
 
 
 async def close_user_listener(listener: socket.socket) -> None:
-    """Close a Unix socket that listens for user code and never blocks; returns when that is done.
+    """Close a non-blocking Unix listener for user code; returns when done.
 
-    With it go connections that were not accepted, and what they have sent. Mostly there is none: that takes no thread.
+    This closes unaccepted connections, with their unread data. Mostly there is none: then no thread is needed.
     """
     with suppress(OSError):
-        listener.shutdown(socket.SHUT_RDWR)  # nobody connects from now on
+        listener.shutdown(socket.SHUT_RDWR)  # nobody can connect from now on
     try:
         unaccepted, _ = listener.accept()
     except OSError as error:
@@ -130,7 +130,7 @@ async def close_user_listener(listener: socket.socket) -> None:
 
 
 class _Thread:
-    """Work that may wait in the kernel, begun at once. The agent's own end does not wait for it."""
+    """Work that may block in the kernel, begun at once. The agent's exit does not wait for it."""
 
     def __init__(self, work: Callable[[], None]) -> None:
         _be_interruptible()
@@ -143,7 +143,7 @@ class _Thread:
         self._thread.start()
 
     async def ended(self) -> None:
-        """Wait until the work is done, and have it wait for nothing any more."""
+        """Wait until the work is done, interrupting its waits."""
         while True:
             with suppress(TimeoutError):
                 async with asyncio.timeout(_NUDGE_S):
@@ -161,13 +161,13 @@ class _Thread:
                 self._loop.call_soon_threadsafe(self._ended.set)
 
     def _interrupt(self) -> None:
-        with self._lock:  # meanwhile the thread is there, and its number nobody else's
+        with self._lock:  # so that the thread exists, and its number is not reused
             if not self._is_over and self._thread.ident is not None:
                 signal.pthread_kill(self._thread.ident, _INTERRUPTION)
 
 
 def _be_interruptible() -> None:
-    """Have a handler: a signal that is ignored ends no wait."""
+    """Install a handler: an ignored signal ends no wait."""
     is_main = threading.current_thread() is threading.main_thread()
     if is_main and signal.getsignal(_INTERRUPTION) is signal.SIG_DFL:
         signal.signal(_INTERRUPTION, lambda *_: None)
