@@ -1,1 +1,1 @@
-"""The way to the control planes: which address, over which channel, and what goes both ways."""
+"""The connection to the control planes: addresses, channels, and messages both ways."""

@@ -1,4 +1,4 @@
-"""The agent's way to the control planes: which addresses, over which channels, as whom."""
+"""The agent's connection to the control planes: addresses, channels, and credentials."""
 
 from __future__ import annotations
 
@@ -22,41 +22,41 @@ from nsml.spec.metadata import RELAY
 
 _FIRST_PAUSE_S = 0.1
 _CONNECTED_WITHIN_S = 0.5
-"""A leader that takes longer is asked through another control plane."""
+"""If a leader takes longer, another control plane relays to it."""
 
 log = structlog.get_logger()
 
 
 class ChannelFactory(Protocol):
-    """Makes channels, not connected yet."""
+    """Creates unconnected channels."""
 
     def __call__(self, address: str, *, is_hasty: bool = False, is_own: bool = False) -> Channel:
-        """A channel to `address`; SettingsError where none may be made to it.
+        """Return a channel to `address`; SettingsError if it is not allowed.
 
-        `is_hasty`: it breaks soon when the other end hangs, for where there is another to go to.
-        `is_own`: its connection is shared with no other.
+        `is_hasty`: breaks soon when the other end hangs, if there is another to go to.
+        `is_own`: its connection is not shared.
         """
         ...
 
 
 class Link:
-    """Every call of the agent starts here.
+    """Makes all calls of the agent.
 
-    Control streams and tunnels go to the leader, over the route that `routes` decides. Everything else
-    goes to any control plane, and moves by itself: whoever is there takes it, also while nobody leads.
+    Control streams and tunnels go to the leader, over the route chosen by `routes`. Everything else
+    goes to any control plane, and fails over by itself: any one present serves it, also without a leader.
 
     `up` is set while the node is registered, `known` from the first time on. Channels are kept until
-    `close`: closing one would cancel the calls of others that still use it, and there are only as many
-    as control planes.
+    `close`: closing one would cancel others' calls on it, and there are only as many as control
+    planes.
 
     Args:
-        servers: where to dial first; there is always one to come back to.
-        channel_factory: makes a channel to an address; SettingsError where none may be made to it.
-        token: reads the node's bearer token, where no certificate says who it is; raises
+        servers: addresses to dial first; they are never dropped.
+        channel_factory: creates a channel to an address; SettingsError if it is not allowed.
+        token: reads the node's bearer token, for a node without a certificate; raises
             SettingsError.
         node: its name.
-        learned: addresses from an earlier life.
-        check: raises ClientError for an address to which the token may not be sent now.
+        learned: addresses from an earlier run.
+        check: raises ClientError for an address that must not get the token now.
     """
 
     def __init__(
@@ -84,23 +84,23 @@ class Link:
 
     @property
     def address(self) -> str:
-        """Where the Control stream goes now."""
+        """Address of the Control stream now."""
         return self.routes.now.address
 
     @property
     def ways(self) -> Endpoints:
-        """To any control plane, in this node's own order."""
+        """Endpoints of all control planes, in this node's own order."""
         return self._ways
 
     def learn(self, addresses: Iterable[str]) -> bool:
-        """Take the word where the control planes are; whether that is news.
+        """Add addresses of control planes; return whether that is news.
 
-        Only such are taken as the settings let one dial: nobody is trusted for being named.
+        Only addresses allowed by the settings are added: being named gives no trust.
         """
         was_alone = self.is_alone
         is_news = self.routes.learn(filter(self.may_dial, addresses))
         if was_alone and not self.is_alone:
-            self.refresh()  # channels that are left soon
+            self.refresh()  # channels that notice a dead peer soon
         elif is_news:
             self._renew_ways()
         if is_news:
@@ -122,14 +122,14 @@ class Link:
         return True
 
     def warm(self) -> None:
-        """Be connected to all of them, so that moving takes no time."""
+        """Connect to all of them, so that failover takes no time."""
         for address in self.routes.addresses:
             self._channel(address).get_state(try_to_connect=True)  # type: ignore[attr-defined]
 
     async def is_connected(self) -> bool:
-        """Whether the control plane of the route is there; waits a moment for the connection.
+        """Whether the control plane of the route is connected, after a short wait.
 
-        With nowhere else to go the call itself shall say.
+        Without an alternative always True: the call itself reports the error.
         """
         if self.routes.addresses == (self.address,):
             return True
@@ -140,18 +140,18 @@ class Link:
             return False
 
     def rpc(self, *, seen: int = 0) -> Rpc:
-        """Calls with one request or one response, of any control plane that knows what we have `seen`."""
+        """Return unary and one-way streaming calls, to any control plane that has the state we have `seen`."""
         return Rpc(self._ways, token=self._token, seen=seen)
 
     def open(self, method: str, request: type[Message], response: type[Message]) -> Any:
-        """A stream both ways to the leader, to be used by `write` and `read`; raises ClientError.
+        """Open a stream both ways to the leader, to be used by `write` and `read`; raises ClientError.
 
         `method` is "Service/Method".
         """
         return self._opened(self.address, method, request, response, self._relayed())
 
     def open_any(self, method: str, request: type[Message], response: type[Message]) -> Any:
-        """The same to any control plane; who finds it broken says so to `ways`."""
+        """Open the same to any control plane; report it to `ways` if it is broken."""
         return self._opened(self._ways.now, method, request, response, ())
 
     @asynccontextmanager
@@ -185,7 +185,7 @@ class Link:
         *,
         channel: Channel | None = None,
     ) -> Any:
-        if self._token:  # with a certificate the other end proves who it is
+        if self._token:  # with a certificate the other end authenticates itself
             self._check(address)
         opened = (channel or self._channel(address)).stream_stream(
             f"/nsml.v1.{method}",
@@ -197,7 +197,7 @@ class Link:
         return opened(metadata=metadata)
 
     def read_token(self) -> None:
-        """Read the token again; one that cannot be read leaves the old one."""
+        """Read the token again; on an error the old one is kept."""
         if self._read_token is not None:
             try:
                 self._token = self._read_token()
@@ -205,13 +205,13 @@ class Link:
                 log.warning("link.token_unread", error=str(error))
 
     def refresh(self) -> None:
-        """Make channels anew: what they prove themselves by has changed. Open calls go on."""
+        """Recreate channels after a change of credentials. Open calls continue."""
         self._retired += self._channels.values()
         self._channels = {}
         self._renew_ways()
 
     async def close(self) -> None:
-        """Close all channels and with them all calls."""
+        """Close all channels, and thereby all calls."""
         self.up.clear()
         self.refresh()
         retired, self._retired = self._retired, []
@@ -235,10 +235,10 @@ class Link:
 
 
 class Backoff:
-    """Pauses that grow from a tenth of a second to `longest_s`, each cut by chance.
+    """Pauses that grow from a tenth of a second to `longest_s`, each with jitter.
 
     Args:
-        free: how many attempts are made before the first pause: one for each place to go to.
+        free: number of attempts before the first pause: one for each address.
     """
 
     def __init__(
@@ -256,7 +256,7 @@ class Backoff:
         self._failures = 0
 
     def reset(self) -> None:
-        """It worked: begin with the shortest pause again."""
+        """Begin with the shortest pause again, after a success."""
         self._failures = 0
 
     async def pause(self) -> None:

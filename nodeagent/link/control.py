@@ -1,4 +1,4 @@
-"""The Control stream: registration, orders down, reports up; finds the leader again, for ever."""
+"""The Control stream: registration, orders down, reports up; reconnects to the leader for ever."""
 
 from __future__ import annotations
 
@@ -25,10 +25,10 @@ from nsml.spec.metadata import LEADER
 from nsml.v1 import agents_pb2 as pb
 
 _HEARTBEAT_SHARE = 0.6
-"""Of the interval that the control plane names: one late heartbeat is still in time."""
+"""Share of the requested interval: one late heartbeat is still in time."""
 _REPEAT_AFTER_S = 3.0
 _STOCKED_EVERY_S = 2.0
-"""What is here is told of so often at most: it is told whole."""
+"""Shortest interval of stock reports: each is complete."""
 _REFUSED_PAUSE_S = 15.0
 _REGISTERED_WITHIN_S = 10.0
 """Longer than a control plane lets an agent wait for the next leader."""
@@ -40,58 +40,58 @@ log = structlog.get_logger()
 
 
 class WrongPlatform(Exception):
-    """The control plane belongs to another platform than the one this node obeys."""
+    """The control plane belongs to another platform than this node's."""
 
 
 class Node(Protocol):
-    """What the stream speaks for."""
+    """The node behind the stream."""
 
     def describe(self) -> pb.Register:
-        """The first message of a stream."""
+        """Return the first message of a stream."""
         ...
 
     def devices(self) -> pb.DevicesChanged:
-        """What it offers now."""
+        """Return the devices that it offers now."""
         ...
 
     def progress(self) -> Mapping[ReplicaId, Progress]:
-        """What sessions here would lose by being moved."""
+        """Return what sessions here would lose by being moved."""
         ...
 
     def changes(self) -> Mapping[ReplicaId, Sequence[pb.MemberReport]]:
-        """What programs here say of the changes that are made to them."""
+        """Return the reports of programs here on changes to them."""
         ...
 
     def stock(self) -> pb.StockReport:
-        """What it has of what sessions need."""
+        """Return its cached data for sessions."""
         ...
 
     def questions(self) -> list[pb.FindPeers]:
-        """What is to be asked, each once."""
+        """Return new questions, each once."""
         ...
 
     def found_peers(self, answer: pb.FoundPeers) -> None:
-        """Take the answer to one of them."""
+        """Process an answer to one of them."""
         ...
 
     async def registered(self, answer: pb.Registered) -> None:
-        """The control plane took the node; raises WrongPlatform when it must not be obeyed."""
+        """The control plane accepted the node; raises WrongPlatform if it must not be obeyed."""
         ...
 
     async def learn(self, control_planes: pb.ControlPlanes) -> None:
-        """Take the word where the control planes are, and remember it."""
+        """Store the addresses of the control planes."""
         ...
 
     async def obey(self, orders: pb.Orders) -> bool:
-        """Persist and carry out; False when they are older than what was seen."""
+        """Persist and carry out; False if they are older than orders seen before."""
         ...
 
     def finalized(self, replica_id: ReplicaId) -> None:
-        """The control plane knows that nothing more comes of a replica."""
+        """The control plane expects nothing more of a replica."""
         ...
 
     def contact(self) -> None:
-        """The control plane is there."""
+        """A message of the control plane has arrived."""
         ...
 
     def open_tunnel(self, order: pb.OpenTunnel) -> None:
@@ -99,57 +99,57 @@ class Node(Protocol):
         ...
 
     def order_image(self, order: pb.ImageOrder) -> None:
-        """Do what is asked about an image; returns at once."""
+        """Start an order about an image; returns at once."""
         ...
 
     def image_reports(self) -> list[pb.ImageReport]:
-        """The answers to such orders that there are, each once."""
+        """Return new answers to such orders, each once."""
         ...
 
     def order_environment(self, order: pb.EnvironmentOrder) -> None:
-        """Do what is asked about environments; returns at once."""
+        """Start an order about environments; returns at once."""
         ...
 
     def environment_reports(self) -> list[pb.EnvironmentReport]:
-        """The answers to such orders that there are, each once."""
+        """Return new answers to such orders, each once."""
         ...
 
     def order_repair(self, order: pb.RepairOrder) -> None:
-        """Send what the object store has lost; returns at once."""
+        """Send blobs that the object store has lost; returns at once."""
         ...
 
     def repair_reports(self) -> list[pb.RepairReport]:
-        """The answers to such orders that there are, each once."""
+        """Return new answers to such orders, each once."""
         ...
 
 
 @dataclass(slots=True)
 class _Stream:
-    """One opened stream and how often to speak on it."""
+    """One open stream and its heartbeat interval."""
 
     call: Any
     heartbeat_s: float
     accepted: pb.OrdersAccepted | None = None
     offered: pb.DevicesChanged | None = None
-    """What was said last of the devices. Said once on every stream, beside the registration: the end
-    of an older stream may be heard after that."""
+    """Last report of devices. Sent once on every stream, beside the registration: the end
+    of an older stream may be processed after that."""
     told: Mapping[ReplicaId, Progress] = field(default_factory=dict)
-    """What was said last of what sessions would lose; said anew on every stream."""
+    """Last reports of progress; sent again on every stream."""
     changes: Mapping[ReplicaId, Sequence[pb.MemberReport]] = field(default_factory=dict)
-    """What was said last of changes; said anew on every stream."""
+    """Last reports of changes; sent again on every stream."""
     stocked: pb.StockReport = field(default_factory=pb.StockReport)
-    """What was said last of what is here; said anew on every stream, where there is anything."""
+    """Last report of cached data; sent again on every stream, if there is any."""
     stocked_at: float = float("-inf")
     coming: pb.Orders = field(default_factory=pb.Orders, repr=False)
-    """Orders of several messages, as far as they have come. They hold secrets."""
+    """Orders in several messages, as received so far. They contain secrets."""
 
 
 class Control:
     """Keeps the node registered.
 
     Args:
-        node: whom it speaks for.
-        link: over which way.
+        node: the node to register.
+        link: the connection to the control planes.
         outbox: the reports to send.
         clock, rng: time and the jitter of pauses.
         longest_backoff_s: longest pause between two attempts.
@@ -173,10 +173,10 @@ class Control:
             clock, rng, longest_s=longest_backoff_s, free=lambda: len(link.routes.addresses)
         )
         self._refusals = 0
-        """Control planes that would not have us, one after another."""
+        """Control planes that refused us, in a row."""
 
     async def run(self) -> NoReturn:
-        """Connect, converse, and connect again."""
+        """Connect, run the stream, and connect again."""
         while True:
             try:
                 await self._converse()
@@ -187,11 +187,11 @@ class Control:
             except ClientError as error:
                 await self._failed(error)
             except OSError as error:
-                # A disk that takes nothing: nothing is obeyed that could not be remembered.
+                # The disk fails: orders that cannot be persisted are not carried out.
                 log.warning("control.not_noted", error=str(error))
                 await self._backoff.pause()
             except Exception:
-                # A defect must not end the agent: its sessions need somebody who reports their end.
+                # A defect must not end the agent, which reports the end of its sessions.
                 log.exception("control.broken")
                 self._link.routes.lost()
                 await self._backoff.pause()
@@ -219,18 +219,18 @@ class Control:
         await self._backoff.pause()
 
     async def _refused(self, error: ClientError) -> None:
-        """One of them would not have us: perhaps the next; if none would, there is no hurry."""
+        """Try the next control plane; if all refuse, wait longer."""
         if isinstance(error, NotSignedIn):
             self._link.read_token()  # the control plane writes a new one at its start
         self._refusals += 1
-        # Another agent speaks for this node: both would go on supplanting each other.
+        # Another agent uses this node's name: both would go on superseding each other.
         is_supplanted = error.reason == "SUPERSEDED"
         if is_supplanted or self._refusals >= len(self._link.routes.addresses):
             self._refusals = 0
             await self._clock.sleep(_REFUSED_PAUSE_S)
 
     async def _converse(self) -> None:
-        """One stream from registration to its end, which is always a ClientError."""
+        """Run one stream from registration to its end, which is always a ClientError."""
         if not await self._link.is_connected():
             self._link.routes.avoid(self._link.address, self._clock.monotonic())
             raise Unavailable("there is no connection", reason="UNCONNECTED")
@@ -247,7 +247,7 @@ class Control:
             call.cancel()
 
     async def _registered(self, call: Any) -> _Stream:
-        """Register; who is there and only fails is not dialled again because it leads."""
+        """Register; avoid a leader that answers only with failures."""
         route = self._link.routes.now
         try:
             return await self._register(call)
@@ -290,7 +290,7 @@ class Control:
         except Unavailable as error:
             return error
         except OSError as error:
-            # What could not be remembered is not obeyed: the next stream brings it again.
+            # Orders that could not be persisted are not carried out: the next stream repeats them.
             return Unavailable(f"the node's disk did not take the orders: {error}")
         return Unavailable("the control plane ended the stream")
 
@@ -304,7 +304,7 @@ class Control:
                 orders.ClearField("more")
                 _set_to_own_clock(orders, time.time())
                 if await self._node.obey(orders):
-                    # Not at the registration: what cannot be obeyed would be asked for without a pause.
+                    # Not at the registration: orders that always fail would be requested without a pause.
                     self._backoff.reset()
                     stream.accepted = pb.OrdersAccepted(term=orders.term, revision=orders.revision)
                     self._outbox.wake.set()
@@ -316,7 +316,7 @@ class Control:
                 self._pass_on(message)
 
     def _pass_on(self, message: pb.ControlResponse) -> None:
-        """What the node does beside its orders."""
+        """Process messages other than orders."""
         match message.WhichOneof("kind"):
             case "open_tunnel":
                 self._node.open_tunnel(message.open_tunnel)
@@ -332,7 +332,7 @@ class Control:
                 log.warning("control.unknown_message", kind=kind)
 
     async def _learn(self, control_planes: pb.ControlPlanes) -> None:
-        """Raises Unavailable when this stream is to begin anew, over a connection that is left sooner."""
+        """Raises Unavailable to restart this stream, over a connection that notices a dead peer sooner."""
         was_alone = self._link.is_alone
         await self._node.learn(control_planes)
         if was_alone and not self._link.is_alone:
@@ -350,7 +350,7 @@ class Control:
                 self._node.finalized(replica_id)
 
     async def _write(self, stream: _Stream) -> None:
-        """Say what is new at once, and something at least every heartbeat."""
+        """Send news at once, and at least a heartbeat in each interval."""
         repeat_at = self._clock.monotonic() + _REPEAT_AFTER_S
         try:
             while True:
@@ -361,14 +361,14 @@ class Control:
                     await stream.call.write(message)
                 await self._wait(stream)
         except (grpc.RpcError, asyncio.InvalidStateError):
-            return  # the reader hears why
+            return  # the reader gets the reason
 
     def _due(self, stream: _Stream) -> list[pb.ControlRequest]:
-        # Before the report of an end: of what has ended nothing is heard any more.
+        # Before the report of an end: later reports of an ended replica are ignored.
         messages = [pb.ControlRequest(stock=report) for report in self._stock(stream)]
         messages += [pb.ControlRequest(progress=report) for report in self._progress(stream)]
         messages += [pb.ControlRequest(change=report) for report in self._changes(stream)]
-        # Before that of an attempt that could not be started, too: nothing is placed here again at once.
+        # Also before that of a failed start: so that nothing is placed here again at once.
         devices = self._node.devices()
         if devices != stream.offered:
             messages.append(pb.ControlRequest(devices_changed=devices))
@@ -425,13 +425,13 @@ def _heartbeat(now: float) -> pb.ControlRequest:
 
 
 def _tells_of_leader(error: ClientError) -> bool:
-    """Whether who refused us does not lead, and says who does if it knows."""
+    """Whether the error names the leader, or says that its sender is not the leader."""
     return LEADER in error.metadata or error.reason == "NOT_LEADER"
 
 
 async def _failure(call: Any, error: Exception) -> ClientError:
-    """The named error of a broken stream; the leader's address, where one was sent, in metadata."""
-    if not isinstance(error, grpc.aio.AioRpcError):  # a write to a call that is over: ask it why
+    """Return the error of a broken stream; with the leader's address, if sent, in metadata."""
+    if not isinstance(error, grpc.aio.AioRpcError):  # a write to a finished call: get the reason
         try:
             await call.read()
         except grpc.aio.AioRpcError as reason:
@@ -445,7 +445,7 @@ async def _failure(call: Any, error: Exception) -> ClientError:
 
 
 def _set_to_own_clock(orders: pb.Orders, now: float) -> None:
-    """Have the times in assignments be by this machine's wall clock, as files and images have them: it may be off."""
+    """Convert times in assignments to this machine's wall clock, which files and images use: it may be off."""
     if not orders.HasField("sent_at"):
         return
     ahead_ns = round(now * 1e9) - orders.sent_at.ToNanoseconds()

@@ -1,7 +1,7 @@
-"""Where clients on this machine come to their tunnels directly: one Unix socket, whose name the control plane tells them.
+"""Direct connections of clients on this machine to their tunnels: one Unix socket, named to them by the control plane.
 
-Anybody on the machine can connect to it, and is user code until proven: it is read in threads of its own, and
-each user has only so many connections that are not proven.
+Any user of the machine can connect to it, and is untrusted until authenticated: it is read in threads of its own, and
+the number of unauthenticated connections of each user is limited.
 """
 
 from __future__ import annotations
@@ -26,23 +26,23 @@ _PROVEN_WITHIN_S = 5.0
 _COMES_WITHIN_S = 10.0
 _MOST_UNPROVEN = 128
 _MOST_UNPROVEN_OF_ALL = 512
-"""Connections of one user, and of all, that have not proven themselves."""
+"""Unauthenticated connections of one user, and of all."""
 _BACKLOG = 512
 _SENT_BYTES = 1 << 20
-"""Not yet read, if the kernel allows so much: where less than a frame has room its reader wakes several times for it."""
+"""Send buffer, if the kernel allows it: with less than a frame its reader wakes several times for each."""
 _PAUSE_S = 0.1
-"""When no connection can be accepted, as for want of descriptors."""
+"""Delay after a failed accept, for example without free descriptors."""
 _CREDENTIALS = struct.Struct("3i")
 
 log = structlog.get_logger()
 
 
 class NobodyCame(Exception):
-    """The client did not come."""
+    """The client did not connect."""
 
 
 class Awaited:
-    """A client that is to come, once."""
+    """A client that is expected once."""
 
     def __init__(self, key: bytes) -> None:
         self.key = key
@@ -51,7 +51,7 @@ class Awaited:
         )
 
     async def client(self) -> tuple[DirectCall, Callable[[], Awaitable[None]]]:
-        """The call with it, which it knows now, and what closes it. Raises NobodyCame, ClientError."""
+        """Return the call with it, admitted, and a function that closes it. Raises NobodyCame, ClientError."""
         try:
             async with asyncio.timeout(_COMES_WITHIN_S):
                 connection, call = await asyncio.shield(self.came)
@@ -62,18 +62,18 @@ class Awaited:
 
 
 class DirectWays:
-    """Of one agent. `run` serves them."""
+    """Direct connections of one agent. `run` serves them."""
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
         self._awaited: dict[bytes, Awaited] = {}
         self._unproven: Counter[int] = Counter()
         self.name = ""
-        """Of the socket; empty while there is none."""
+        """Name of the socket; empty while there is none."""
 
     @contextmanager
     def awaited(self, key: bytes) -> Iterator[Awaited | None]:
-        """Let the client that has this key come, while the context lasts; None: none can."""
+        """Accept the client with this key while the context lasts; None: none can connect."""
         if not self.name or len(key) != KEY_BYTES:
             yield None
             return
@@ -86,7 +86,7 @@ class DirectWays:
                 one.came.result()[0].give_up()
 
     async def run(self) -> None:
-        """Until cancelled."""
+        """Serve until cancelled."""
         with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as listener:
             listener.settimeout(0)
             name = f"nsml-agent-{os.urandom(16).hex()}"
@@ -120,7 +120,7 @@ class DirectWays:
                 await self._clock.sleep(_PAUSE_S)
 
     async def _prove(self, client: socket.socket, user: int) -> None:
-        """Hand a client over to who awaits it, or close its connection."""
+        """Hand an authenticated client over, or close its connection."""
         try:
             client.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, _SENT_BYTES)
             connection = UserConnection(client)
@@ -140,10 +140,10 @@ class DirectWays:
                 del self._unproven[user]
 
     async def _take(self, connection: UserConnection) -> None:
-        """Give it to who awaits it. Raises NotProven, OSError, EOFError."""
+        """Authenticate a client and hand it over. Raises NotProven, OSError, EOFError."""
         reader = Reader(connection)
         name = await check(reader.exactly, connection.send, self._key_of)
-        # once: who had the key first is the client
+        # once: the first with the key is the client
         awaited = self._awaited.pop(name, None)
         if awaited is None:
             raise NotProven

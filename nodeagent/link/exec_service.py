@@ -1,4 +1,4 @@
-"""The service agent.exec: code that the running program of a replica evaluates at its next safe point."""
+"""The service agent.exec: evaluates code in the running program of a replica, at its next safe point."""
 
 from __future__ import annotations
 
@@ -26,17 +26,17 @@ _MOST_REQUEST: Final = evaluation.MOST_BYTES + 1024
 _MOST_NAMES: Final = 5
 _MOST_NAME_CHARS: Final = 100
 _BEYOND_LIMIT_S: Final = 5.0
-"""So long after its time limit a process may take to say that it was interrupted: what is in C may hold all threads."""
+"""Time after its limit in which a process reports the interruption: C code may block all threads."""
 
 
 class Expressions:
-    """Serves `agent.exec`; `orders` are those to the programs of this node."""
+    """Serves `agent.exec`; `orders` reach the programs of this node."""
 
     def __init__(self, orders: ProgramOrders) -> None:
         self._orders = orders
 
     async def serve(self, replica: RunningReplica, stream: Stream) -> None:
-        """Have what the request says evaluated, and tell how far it is."""
+        """Evaluate the request's code, and report progress."""
         said = b""
         while (data := await stream.read()) and len(said) <= _MOST_REQUEST:
             said += data
@@ -57,7 +57,7 @@ async def _carry_out(
     user: str,
     tell: Callable[[pb.EvaluateResponse], Awaitable[None]],
 ) -> None:
-    """Have it evaluated; `tell` how far it is, and at last what came of it. Raises NotAnswered."""
+    """Evaluate it; `tell` gets its progress, and finally the result. Raises NotAnswered."""
     limit_s, wait_s = evaluation.USUAL_LIMIT_S, evaluation.USUAL_WAIT_S
     if request.HasField("limit"):
         limit_s = _within(request.limit, evaluation.LEAST_LIMIT_S, evaluation.LONGEST_LIMIT_S)
@@ -67,7 +67,7 @@ async def _carry_out(
         raise NotAnswered(f"the code is too long: {evaluation.MOST_BYTES >> 10} KiB is the most")
     content = {"kind": "evaluate", "expression": request.expression, "limit_s": limit_s}
     order = Order(content=content, local_rank=request.local_rank, user=user)
-    # Nothing is told within a time limit: a write that is cancelled breaks the connection.
+    # Send nothing within a timeout: a cancelled write breaks the connection.
     give_up_at = asyncio.get_running_loop().time() + wait_s
     if orders.user:
         await tell(pb.EvaluateResponse(behind=orders.user))
@@ -79,7 +79,7 @@ async def _carry_out(
             async with asyncio.timeout_at(give_up_at):
                 await orders.taken(order)
         except TimeoutError:
-            if not order.is_taken.is_set():  # at the last moment
+            if not order.is_taken.is_set():  # else it was taken at the last moment
                 raise NotAnswered(
                     f"its program reached no safe point within {wait_s:g} s, or does not import nsml"
                     " (what it does instead: nsml stacks)"
@@ -102,7 +102,7 @@ def _within(asked: Duration, least_s: float, most_s: float) -> float:
 
 
 def _evaluated(answer: dict[str, Any]) -> pb.Evaluated:
-    """What user code says, as far as it makes sense."""
+    """Parse an answer of user code, dropping what is invalid."""
     took = answer.get("took_s")
     message = pb.Evaluated(
         value=_text(answer.get("value")) if isinstance(answer.get("value"), str) else None,
@@ -123,7 +123,7 @@ def _names(value: Any) -> list[str]:
 
 
 def _text(value: Any) -> str:
-    """Of a text its beginning, without halves of characters; "" for anything else."""
+    """Truncate a text, without half characters; "" for anything else."""
     if not isinstance(value, str):
         return ""
     most = evaluation.MOST_BYTES

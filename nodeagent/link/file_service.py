@@ -1,7 +1,7 @@
-"""The service agent.files: a copy of files out of a replica, or into it; or its folder is kept in step with another.
+"""The service agent.files: copies files out of a replica, or into it; or synchronizes its folder with another.
 
-The agent looks into none of it: it joins its client to a process in the replica, which is the replica's account there
-(`nodeagent/shim/file_server.py`), and each side waits while the other takes nothing.
+The agent parses none of it: it joins its client to a process in the replica, with the replica's account
+(`nodeagent/shim/file_server.py`), and each side waits while the other does not read.
 """
 
 from __future__ import annotations
@@ -28,13 +28,13 @@ _TAKES_WITHIN_S: Final = 60.0
 
 
 class Files:
-    """Serves it."""
+    """Serves `agent.files`."""
 
     def __init__(self, visits: Visits) -> None:
         self._visits = visits
 
     async def serve(self, replica: RunningReplica, stream: Stream) -> None:
-        """Copy what the first message says, until that is done or the client is gone."""
+        """Carry out the copy of the first message, until it is done or the client disconnects."""
         order, refused = await _order(stream)
         if order is not None:
             try:
@@ -45,13 +45,13 @@ class Files:
             except* NotAdmitted as error:
                 refused = str(error.exceptions[0])
             except* TimeoutError:
-                pass  # its client hears that it is over before its end
+                pass  # its client is sent the end of the stream
         if refused:
             await _say(stream, pb.FilesResponse(refused=refused))
 
 
 async def _order(stream: Stream) -> tuple[VisitOrder | None, str]:
-    """What is to be done, or why not."""
+    """Return the order, or why it is refused."""
     frames, request = Frames(), None
     try:
         while request is None and (data := await stream.read()):
@@ -80,7 +80,7 @@ async def _say(stream: Stream, response: pb.FilesResponse) -> None:
 
 
 async def _join(visit: Visit, stream: Stream) -> None:
-    """Pass on what both say, until the process has ended and all that it said was taken."""
+    """Relay both ways, until the process has ended and all of its output is sent."""
     async with TaskGroup() as group:
         giving = group.create_task(_give(visit, stream))
         passing = [group.create_task(_pass_on(one, stream)) for one in visit.sources]
@@ -91,7 +91,7 @@ async def _join(visit: Visit, stream: Stream) -> None:
 
 async def _give(visit: Visit, stream: Stream) -> None:
     while data := await stream.read():
-        # who is stopped by its user never takes it: while it waits nobody hears that its client has left
+        # a stopped process never reads it: while this waits, the client's end goes unnoticed
         async with asyncio.timeout(_TAKES_WITHIN_S):
             if not await visit.write(data):
                 return

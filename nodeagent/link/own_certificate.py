@@ -1,4 +1,4 @@
-"""A certificate of this process alone, by which others know it whom the control plane has shown it to."""
+"""A certificate of this process alone, which others pin after the control plane has sent it to them."""
 
 from __future__ import annotations
 
@@ -7,12 +7,12 @@ from dataclasses import dataclass, field
 from typing import Final
 
 NAME: Final = "nsml-agent"
-"""What it is for: whoever pins it may verify this name wherever it connects."""
+"""Its name: clients that pin it may verify this name at any address."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OwnCertificate:
-    """PEM, but for `der`, which is the certificate, too."""
+    """PEM, except `der`, the certificate as DER."""
 
     certificate: bytes
     der: bytes
@@ -20,8 +20,8 @@ class OwnCertificate:
 
 
 def make_own_certificate() -> OwnCertificate:
-    """A new key, and its certificate, which signs itself."""
-    # These take a moment to import, and only who is met by others needs them.
+    """Return a new key with its self-signed certificate."""
+    # Slow imports, needed only by agents that accept connections.
     from cryptography import x509  # noqa: PLC0415
     from cryptography.hazmat.primitives import hashes, serialization  # noqa: PLC0415
     from cryptography.hazmat.primitives.asymmetric import ec  # noqa: PLC0415
@@ -35,7 +35,7 @@ def make_own_certificate() -> OwnCertificate:
         .issuer_name(name)
         .public_key(key.public_key())
         .serial_number(x509.random_serial_number())
-        # It lives as long as this process, whatever clocks show: who is told of it is told now.
+        # Valid for as long as this process lives, whatever clocks show: it is announced anew each time.
         .not_valid_before(dt.datetime(2000, 1, 1))  # noqa: DTZ001
         .not_valid_after(dt.datetime(2100, 1, 1))  # noqa: DTZ001
         .add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)

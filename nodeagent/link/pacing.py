@@ -1,7 +1,7 @@
-"""When what programs print is passed on: several that print without end leave CPUs to everybody else.
+"""Pacing of programs' output: programs that print without end leave CPUs to everybody else.
 
 Each byte takes CPU here, in its program and in its client. On 2 cores three such programs made the slowest of a hundred
-calls of a control plane beside them 3 to 4 times as slow, and 1.2 times with this (`python -m bench.inside`).
+calls of a control plane beside them 3 to 4 times as slow, and 1.2 times with pacing (`python -m bench.inside`).
 """
 
 from __future__ import annotations
@@ -14,15 +14,15 @@ if TYPE_CHECKING:
     from nsml.common.clock import Clock
 
 FREE_BYTES: Final = 256 << 20
-"""Of each connection, as fast as it goes: what people look at, and most of what they fetch."""
+"""Unpaced bytes of each connection: enough for people, and for most copies."""
 PAUSE_S: Final = 1.0
-"""Who says nothing for so long begins anew: one connection of ssh has many commands, one after the other."""
+"""After this silence a connection has its free bytes again: one ssh connection runs many commands."""
 BYTES_PER_S_OF_CPU: Final = 32 << 20
-"""After that, for each CPU of the machine, all such connections to its agent together."""
+"""Rate after that, for each CPU of the machine, of all such connections to its agent together."""
 
 
 class Pacing:
-    """Of all connections to one agent; `cpus`: how many it may use, by default as many as this process."""
+    """Paces all connections to one agent; `cpus`: CPUs that it may use, by default those of this process."""
 
     def __init__(self, clock: Clock, *, cpus: int | None = None) -> None:
         self._clock = clock
@@ -30,11 +30,11 @@ class Pacing:
         self._free_at = -math.inf
 
     def of_connection(self) -> ConnectionPacing:
-        """Of one more connection."""
+        """Return the pacing of a new connection."""
         return ConnectionPacing(self, self._clock)
 
     async def wait(self, size: int) -> None:
-        """Wait until so many bytes may be passed on of a connection that has had its `FREE_BYTES`."""
+        """Wait to send `size` bytes on a connection that has used its `FREE_BYTES`."""
         now = self._clock.monotonic()
         starts_at = max(self._free_at, now)
         self._free_at = starts_at + size / self._bytes_per_s
@@ -43,7 +43,7 @@ class Pacing:
 
 
 class ConnectionPacing:
-    """Of one connection; see `Pacing.of_connection`."""
+    """Paces one connection; see `Pacing.of_connection`."""
 
     def __init__(self, shared: Pacing, clock: Clock) -> None:
         self._shared = shared
@@ -52,7 +52,7 @@ class ConnectionPacing:
         self._passed_at = -math.inf
 
     async def wait(self, size: int) -> None:
-        """Wait until so many bytes may be passed on."""
+        """Wait until `size` bytes may be sent."""
         if self._clock.monotonic() - self._passed_at > PAUSE_S:
             self._passed = 0
         self._passed += size

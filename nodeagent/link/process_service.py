@@ -1,4 +1,4 @@
-"""The service agent.processes: the processes of a replica, looked at for half a second."""
+"""The service agent.processes: the processes of a replica, measured over half a second."""
 
 from __future__ import annotations
 
@@ -23,13 +23,13 @@ _LOOKS_FOR_S = 0.5
 
 
 class ProcessList:
-    """Serves it.
+    """Serves `agent.processes`.
 
     Args:
         boot_id: of this boot.
         clock: measures the half second.
-        visitors: who is connected to a replica.
-        on_devices: by node pid, on which devices a process computes: index, and bytes if known.
+        visitors: returns the users connected to a replica.
+        on_devices: by node pid, the devices that a process computes on: index, and bytes if known.
     """
 
     def __init__(

@@ -1,6 +1,6 @@
-"""The services agent.program and agent.node-program: a program started in a replica, or on the node.
+"""The services agent.program and agent.node-program: start a program in a replica, or on the node.
 
-What it writes is read as fast as the other end takes it, and how it ended is said after all of that.
+Its output is read as fast as the client takes it, and its exit is sent after all output.
 """
 
 from __future__ import annotations
@@ -34,17 +34,17 @@ _MOST_VARIABLES: Final = 64
 
 
 class NotAsked(ValueError):
-    """What is to be started cannot be; the message says why, for people."""
+    """The requested program cannot be started; the message gives the reason, for people."""
 
 
 class NodePrograms:
-    """Serves those on the node of this name."""
+    """Serves `agent.node-program` on the node of this name."""
 
     def __init__(self, node: str) -> None:
         self._visits = NodeVisits(node)
 
     async def serve(self, stream: Stream) -> None:
-        """Start what the first message says, until it has ended or the client is gone."""
+        """Run the program of the first message, until it has ended or the client disconnects."""
         await _serve(stream, self._started)
 
     async def _started(self, order: VisitOrder) -> AbstractAsyncContextManager[Visit]:
@@ -52,20 +52,20 @@ class NodePrograms:
 
 
 class Programs:
-    """Serves those in replicas."""
+    """Serves `agent.program`."""
 
     def __init__(self, visits: Visits) -> None:
         self._visits = visits
         self._engines: dict[str, ContainerVisits] = {}
 
     async def serve(self, replica: RunningReplica, stream: Stream) -> None:
-        """Start what the first message says, until it has ended or the client is gone."""
+        """Run the program of the first message, until it has ended or the client disconnects."""
         await _serve(stream, partial(self._started, replica))
 
     async def _started(
         self, replica: RunningReplica, order: VisitOrder
     ) -> AbstractAsyncContextManager[Visit]:
-        """By who has the replica's program."""
+        """Start it by the replica's shim or container engine."""
         try:
             spec = json.loads(await asyncio.to_thread(replica.folder.spec.read_bytes))
         except (OSError, ValueError) as error:
@@ -98,7 +98,7 @@ async def _serve(
 
 
 def _order(request: pb.ProgramRequest) -> VisitOrder:
-    """What is to be started. Raises NotAsked."""
+    """Return the order of a request. Raises NotAsked."""
     if request.WhichOneof("kind") != "start":
         raise NotAsked("the first message does not say what to start")
     start = request.start
@@ -130,7 +130,7 @@ async def _say(stream: Stream, response: pb.ProgramResponse) -> None:
 
 
 async def _say_not_started(stream: Stream, error: BaseException) -> None:
-    """As shells say it: on standard error, and with their exit code."""
+    """Report it like a shell: on standard error, with its exit code."""
     code = error.exit_code if isinstance(error, NotStarted) else 0
     await _say(stream, pb.ProgramResponse(started=True))
     await _say(stream, pb.ProgramResponse(error_output=f"nsml: {error}\r\n".encode()))
@@ -138,19 +138,19 @@ async def _say_not_started(stream: Stream, error: BaseException) -> None:
 
 
 class _Attached:
-    """A program that runs, and its client."""
+    """A running program, and its client."""
 
     def __init__(self, visit: Visit, stream: Stream) -> None:
         self._visit = visit
         self._stream = stream
         self._input: asyncio.Queue[bytes] = asyncio.Queue()
-        """Empty bytes at its end. Signals, sizes and that the client is gone do not wait behind it."""
+        """Empty bytes at its end. Signals, sizes and a disconnect do not wait behind it."""
         self._ahead = 0
         self._has_all_input = False
         self._answering = asyncio.Lock()
 
     async def run(self, requests: AsyncIterator[pb.ProgramRequest]) -> None:
-        """Until it has ended and all that it wrote was passed on."""
+        """Relay until it has ended and all of its output is sent."""
         async with TaskGroup() as group:
             serving = [
                 group.create_task(self._take(requests)),
@@ -159,7 +159,7 @@ class _Attached:
             passing = [group.create_task(self._pass_on(one)) for one in self._visit.sources]
             code, number = await self._visit.ended()
             await asyncio.gather(*passing)
-            # a task that is cancelled in the middle of a message breaks the stream
+            # cancelling a task in the middle of a message breaks the stream
             async with self._answering:
                 for one in serving:
                     one.cancel()
@@ -180,7 +180,7 @@ class _Attached:
             await _say(self._stream, said)
 
     async def _take(self, requests: AsyncIterator[pb.ProgramRequest]) -> None:
-        """Do what the client says."""
+        """Carry out the client's requests."""
         async for request in requests:
             match request.WhichOneof("kind"):
                 case "input" if request.input and not self._has_all_input:

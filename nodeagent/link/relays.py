@@ -1,4 +1,4 @@
-"""How the agent meets clients of other machines at a relay: it connects there, since nobody connects to a node."""
+"""Connects the agent to clients on other machines through a relay, since nodes accept no connections."""
 
 from __future__ import annotations
 
@@ -20,20 +20,20 @@ from nsml.common.tunnel_keys import NotProven, check
 from nsml.v1 import agents_pb2 as pb
 
 _THERE_WITHIN_S = 4.0
-"""The control plane waits for 10 seconds for what is said after it."""
+"""The control plane waits 10 seconds for the first message, which is sent after it."""
 _COMES_WITHIN_S = 10.0
 _AVOIDED_FOR_S = 60.0
-"""How long a relay that was out of reach is not tried again: each try holds a tunnel up."""
+"""How long an unreachable relay is not tried again: each try delays a tunnel."""
 
 log = structlog.get_logger()
 
 
 class NotMet(Exception):
-    """The client did not come to the relay, or is not the one that was announced."""
+    """The client did not come to the relay, or is not the announced one."""
 
 
 class AtRelay:
-    """A client that is to come, over a connection to the relay."""
+    """An expected client, over a connection to the relay."""
 
     def __init__(self, connection: LoopConnection, context: ssl.SSLContext, key: bytes) -> None:
         self._connection = connection
@@ -41,7 +41,7 @@ class AtRelay:
         self._key = key
 
     async def client(self) -> tuple[DirectCall, Callable[[], Awaitable[None]]]:
-        """The call with the client, which knows it now, and what closes it. Raises NotMet, ClientError."""
+        """Return the call with the client, admitted, and a function that closes it. Raises NotMet, ClientError."""
         try:
             async with asyncio.timeout(_COMES_WITHIN_S):
                 secured = TlsConnection(self._connection, self._context, is_server=True)
@@ -59,21 +59,21 @@ class AtRelay:
 
 
 class Relays:
-    """Of one agent."""
+    """Relay connections of one agent."""
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
         self._avoided: dict[str, float] = {}
-        """Until when, by the monotonic clock, in seconds."""
+        """End of avoidance by address, by the monotonic clock, in seconds."""
 
     @property
     def certificate(self) -> bytes:
-        """By which clients know this agent at a relay (DER)."""
+        """This agent's certificate for clients at a relay (DER)."""
         return self._identity[0]
 
     @asynccontextmanager
     async def at(self, order: pb.OpenTunnel) -> AsyncIterator[AtRelay | None]:
-        """Be at the relay of an order while the context lasts; None: it is out of reach."""
+        """Connect to the relay of an order while the context lasts; None: it is unreachable."""
         address = order.relay.address
         if self._clock.monotonic() < self._avoided.get(address, 0.0):
             yield None
@@ -96,7 +96,7 @@ class Relays:
 
     @cached_property
     def _identity(self) -> tuple[bytes, ssl.SSLContext]:
-        """A key that this process alone has, and its certificate."""
+        """A key of this process alone, and its certificate."""
         return _made_identity()
 
 
@@ -104,8 +104,8 @@ def _made_identity() -> tuple[bytes, ssl.SSLContext]:
     own = make_own_certificate()
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.minimum_version = ssl.TLSVersion.TLSv1_3
-    context.num_tickets = 0  # nobody comes again
-    with tempfile.NamedTemporaryFile(prefix="nsml-relay-") as file:  # for its owner alone
+    context.num_tickets = 0  # no client resumes
+    with tempfile.NamedTemporaryFile(prefix="nsml-relay-") as file:  # only its owner can read it
         file.write(own.key + own.certificate)
         file.flush()
         context.load_cert_chain(file.name)

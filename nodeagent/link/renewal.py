@@ -1,4 +1,4 @@
-"""The certificate by which a joined node is known, renewed before it ends."""
+"""Renews the certificate of a joined node before it expires."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from nsml.client.errors import ClientError, Unavailable
 from nsml.common.clock import Clock
 
 Renew = Callable[[str], Awaitable[bool]]
-"""Renews the certificate at this address if that is due; whether there is a new one. Raises ClientError or
-OSError when it could not, ValueError when the one that is there cannot be read."""
+"""Renews the certificate at this address if due; returns whether there is a new one. Raises ClientError or
+OSError on failure, ValueError if the present one cannot be read."""
 
 DAY_S = 86_400.0
 RETRY_S = 600.0
@@ -23,9 +23,9 @@ log = structlog.get_logger()
 
 
 async def keep_renewed(renew: Renew, link: Link, clock: Clock) -> NoReturn:
-    """Renew when it is due, asked at the start and daily; connections are then made with the new one.
+    """Renew when due, checked at the start and daily; later connections use the new certificate.
 
-    A failure is no reason to stop: the old certificate is good for weeks, and what runs here runs on
+    A failure does not stop the agent: the old certificate is valid for weeks, and programs continue
     even without one.
     """
     while True:
@@ -46,7 +46,7 @@ async def keep_renewed(renew: Renew, link: Link, clock: Clock) -> NoReturn:
 
 
 async def _renewed(renew: Renew, link: Link) -> bool:
-    """Any control plane renews; the first that is there is asked."""
+    """Renew at the first reachable control plane: any can."""
     *others, last = link.ways.round()
     for address in others:
         with suppress(Unavailable):

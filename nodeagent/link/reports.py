@@ -1,4 +1,4 @@
-"""What the agent says of a replica, in the contract's words."""
+"""Reports on a replica, as messages of the contract."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _PLACES = {
     "": "requirements.txt (or pyproject.toml)",
     "uv.lock": "pyproject.toml and uv.lock (uv add)",
 }
-"""Where a package is added, by the file that names those that there are; of others there."""
+"""Where to add a package, by the file that lists the present ones; for other files, there."""
 
 _CAUSES: dict[ExitWhy, sessions.Cause] = {
     ExitWhy.STOPPED: sessions.CAUSE_STOP_REQUESTED,
@@ -28,7 +28,7 @@ _CAUSES: dict[ExitWhy, sessions.Cause] = {
     ExitWhy.LIMIT_EXCEEDED: sessions.CAUSE_LIMIT_EXCEEDED,
     ExitWhy.ENGINE_AWAY: sessions.CAUSE_NODE_REFUSED,
     ExitWhy.ENGINE_LOST: sessions.CAUSE_NODE_LOST,
-    # Nobody saw the end of the program; it is the platform's fault, as with a node.
+    # Nobody saw the program end; the platform is at fault, as with a lost node.
     ExitWhy.SHIM_LOST: sessions.CAUSE_NODE_LOST,
 }
 
@@ -45,9 +45,9 @@ def report_of(
     image: str = "",
     python_version: str = "",
 ) -> pb.ReplicaReport:
-    """A step of a replica, taken at the Unix time `at`; `waiting` says what it waits for, for people.
+    """Return a report of a phase, entered at the Unix time `at`; `waiting` is a reason for people.
 
-    `image` is that of its container, by digest; `python_version` that of the Python of its environment.
+    `image` is that of its container, with digest; `python_version` that of its environment's Python.
     """
     report = pb.ReplicaReport(
         replica=replica_message(replica_id),
@@ -62,7 +62,7 @@ def report_of(
 
 
 def placed_as(assignment: pb.Assignment, *, started_at: float) -> pb.PlacedAs:
-    """What the orders say of a replica whose program started then (Unix seconds; 0: it did not)."""
+    """Return a replica's placement in the orders, with its program's start (Unix seconds; 0: not started)."""
     placed = pb.PlacedAs(session_name=assignment.session_name, device_uuids=assignment.device_uuids)
     if started_at:
         placed.started_at.FromMicroseconds(round(started_at * 1e6))
@@ -70,7 +70,7 @@ def placed_as(assignment: pb.Assignment, *, started_at: float) -> pb.PlacedAs:
 
 
 def progress_report(replica_id: ReplicaId, progress: Progress, *, now: float) -> pb.ProgressReport:
-    """What a session would lose by being moved; `now`: of the steady clock of `progress`."""
+    """Return what a session would lose by being moved; `now`: of the monotonic clock of `progress`."""
     report = pb.ProgressReport(replica=replica_message(replica_id), resumable=progress.is_resumable)
     if progress.saved_at:
         report.since_saved.FromMicroseconds(round(max(now - progress.saved_since, 0.0) * 1e6))
@@ -78,7 +78,7 @@ def progress_report(replica_id: ReplicaId, progress: Progress, *, now: float) ->
 
 
 def exit_of(record: ExitRecord, stop: pb.StopOrder | None, folder: ReplicaFolder) -> pb.ReplicaExit:
-    """How a program ended; the cause of a stopped one is its order's. `folder`: of its replica."""
+    """Return how a program ended; a stopped one has the cause of its order. `folder`: of its replica."""
     cause = _cause(record)
     message = _with_advice(record.message, folder)
     if record.why is ExitWhy.STOPPED and stop is not None and stop.cause:
@@ -100,14 +100,14 @@ def exit_of(record: ExitRecord, stop: pb.StopOrder | None, folder: ReplicaFolder
 def exit_without_start(
     cause: sessions.Cause, message: str, *, at: float, exit_code: int = 1
 ) -> pb.ReplicaExit:
-    """The end of a replica whose program never ran."""
+    """Return the end of a replica whose program never ran."""
     end = _exit(cause, exit_code, message)
     end.ended_at.FromMicroseconds(round(at * 1e6))
     return end
 
 
 def _exit(cause: sessions.Cause, exit_code: int, message: str) -> pb.ReplicaExit:
-    # No cause that earlier control planes do not know: they would take none of the node's reports.
+    # Earlier control planes reject all of a node's reports for an unknown cause.
     is_refused = cause == sessions.CAUSE_NODE_REFUSED
     return pb.ReplicaExit(
         cause=sessions.CAUSE_START_FAILED if is_refused else cause,
@@ -118,7 +118,7 @@ def _exit(cause: sessions.Cause, exit_code: int, message: str) -> pb.ReplicaExit
 
 
 def _with_advice(message: str, folder: ReplicaFolder) -> str:
-    """The exception that ended a program, with the package that it lacked and the file that names its packages."""
+    """Return the final exception of a program, with a missing package and the file to add it to."""
     line = missing_line(message)
     if not line:
         return message

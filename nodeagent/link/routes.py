@@ -1,4 +1,4 @@
-"""Which control plane speaks for the platform next. Decides only; `channels` dials."""
+"""Chooses the control plane to connect to next. Decides only; `channels` dials."""
 
 from __future__ import annotations
 
@@ -7,28 +7,28 @@ from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
 MOST_LEARNED = 8
-"""Addresses that are remembered beside those of the settings."""
+"""Addresses remembered beside those of the settings."""
 _AVOIDED_S = 5.0
-"""For so long an address that was of no use is not dialled because it leads."""
+"""How long an address that failed is not dialled even if it leads."""
 
 
 class Route(NamedTuple):
-    """The way to the leader: dialled itself, or somebody who passes everything on to it."""
+    """The route to the leader: direct, or relayed by another control plane."""
 
     address: str
     is_relayed: bool = False
 
 
 class Routes:
-    """The way of the Control stream, from attempt to attempt.
+    """The route of the Control stream, from attempt to attempt.
 
-    Whoever does not lead says who does. That one is dialled; where it cannot be reached, who said so is
-    asked to pass on what the node says. Where nobody answers it goes on with the next address, in an
-    order of each node's own, so that nodes that lose one control plane do not all come to the same.
+    A follower names the leader. That is dialled; if it cannot be reached, the follower is asked
+    to relay for the node. If none answers, the next address is used, in an
+    order specific to each node, so that nodes that lose one control plane spread over the others.
 
     Args:
         node: its name.
-        configured: addresses of the settings, at least one; they stay whatever is learned.
+        configured: addresses of the settings, at least one; they are always kept.
     """
 
     def __init__(self, node: str, configured: Sequence[str]) -> None:
@@ -41,13 +41,13 @@ class Routes:
         self.begin()
 
     def begin(self) -> None:
-        """Go to the first, in this node's own order."""
+        """Use the first address, in this node's own order."""
         self.now = Route(self.addresses[0])
 
     def learn(self, addresses: Iterable[str]) -> bool:
-        """Take the word where the control planes are; whether that is news.
+        """Add addresses of control planes; return whether that is news.
 
-        One that is not there now may be back when all others are gone: it stays for a while.
+        A missing one may be back when all others are gone: it is kept for a while.
         """
         before = self.learned
         self.learned = tuple(dict.fromkeys((*sorted(addresses), *before)))[:MOST_LEARNED]
@@ -59,18 +59,18 @@ class Routes:
         return zlib.crc32(f"{self._node} {address}".encode()), address
 
     def avoid(self, address: str, at: float) -> None:
-        """Nobody can be reached there, or who is there only fails, at `at` of the monotonic clock."""
+        """An address is unreachable, or only fails, at `at` of the monotonic clock."""
         self._avoided[address] = at
 
     def led_by(self, leader: str, at: float, *, is_dialled: bool) -> None:
-        """Whom we asked says that `leader` leads; "": that nobody does.
+        """The control plane asked says that `leader` leads; "": that none does.
 
         `is_dialled`: whether it may be dialled from here at all.
         """
         avoided_at = self._avoided.get(leader)
         is_avoided = avoided_at is not None and at < avoided_at + _AVOIDED_S
         if not leader or leader == self.now.address:
-            if leader and self.now.is_relayed:  # who relayed leads itself by now
+            if leader and self.now.is_relayed:  # the relaying one leads by now
                 self.now = Route(leader)
             else:
                 self.lost()
@@ -82,8 +82,8 @@ class Routes:
             self.lost()
 
     def lost(self) -> None:
-        """Whom we asked is not there, or of no use: on with the next."""
-        if self.now.address not in self.addresses:  # a leader that nobody told us of otherwise
+        """The control plane asked is unreachable or useless: use the next."""
+        if self.now.address not in self.addresses:  # a leader not learned otherwise
             self.now = Route(self.addresses[0])
             return
         place = self.addresses.index(self.now.address) + 1

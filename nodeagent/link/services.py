@@ -1,6 +1,6 @@
-"""What the agent itself serves at the end of a tunnel, beside what programs serve: by name, for a replica or the node.
+"""Services of the agent itself at the end of a tunnel, beside those of programs: by name, for a replica or the node.
 
-The control plane has decided who may be led here. Names are those of `nsml.spec.agent_services`, which no program can take.
+The control plane has authorized the user. Names are those of `nsml.spec.agent_services`, which no program can use.
 """
 
 from __future__ import annotations
@@ -23,42 +23,42 @@ from nsml.v1 import agents_pb2 as pb
 
 MOST_OF_REPLICA = 8
 MOST_OF_NODE = 64
-"""Open at once, of the services that look at a replica together."""
+"""Most open at once, of the services that inspect a replica."""
 MOST_PROGRAMS = 128
 MOST_PROGRAMS_OF_NODE = 512
-"""Joined to a client at once, of programs that were started, copies and ssh servers, in a replica and in all of the node."""
+"""Most clients joined at once to started programs, copies and ssh servers, in a replica and in all of the node."""
 MOST_ON_NODE = 32
-"""Open at once, of the services for the node itself."""
+"""Most open at once, of the services for the node itself."""
 _FRAME_BYTES = 256 << 10
 _WAITING = 4
-"""Frames that are taken before the service reads them."""
+"""Frames received before the service reads them."""
 _TRIES_EVERY_S = 2.0
 _EOF: Any = grpc.aio.EOF  # type: ignore[attr-defined]
 
 
 class ServiceUnreachable(Exception):
-    """Nobody can be reached under this name; the message says why, for people."""
+    """There is no service of this name; the message gives the reason, for people."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunningReplica:
-    """The replica for which something is served."""
+    """The replica that a service is for."""
 
     id: ReplicaId
     folder: ReplicaFolder
     user: str = ""
-    """Who asks, as the control plane has it; "" from one that does not say."""
+    """The user, as the control plane names it; "" from one that does not."""
     ssh_entrance: pb.SshEntrance | None = None
-    """How an ssh server for it proves itself, and who may log in; None: who asks is in already."""
+    """The identity of its ssh server, and who may log in; None: the user is authenticated already."""
 
 
 class Stream:
-    """The agent's end of a tunnel, while `serve` lasts. `pacing`: of what is written; None: it waits for the client alone."""
+    """The agent's end of a tunnel, while `serve` lasts. `pacing`: of its output; None: it waits for the client alone."""
 
     def __init__(self, call: Any, pacing: ConnectionPacing | None = None) -> None:
         self._call = call
         self._pacing = pacing
-        # of a message of the contract every byte would be copied twice more
+        # a message of the contract would copy every byte twice more
         self._frame = Came if isinstance(call, DirectCall) else pb.TunnelRequest
         self._came: asyncio.Queue[bytes] = asyncio.Queue(_WAITING)
         self._has_heard_all = False
@@ -66,7 +66,7 @@ class Stream:
         self._writes = asyncio.Lock()
 
     async def read(self) -> bytes:
-        """Some bytes of the client; empty once it has said all."""
+        """Return some bytes of the client; empty at their end."""
         if self._has_heard_all:
             return b""
         data = await self._came.get()
@@ -86,14 +86,14 @@ class Stream:
             await self._call.write(frame)
 
     async def serve(self, service: Callable[[Stream], Awaitable[None]]) -> None:
-        """Run `service` until it returns, or the client is gone, which cancels it."""
+        """Run `service` until it returns, or the client disconnects, which cancels it."""
         async with TaskGroup() as group:
             serving = group.create_task(self._run(service))
             while (frame := await self._call.read()) is not _EOF:
                 if frame.gone:
                     serving.cancel()
                     await self._call.done_writing()
-                if data := frame.data:  # each look is a copy
+                if data := frame.data:  # each access copies
                     await self._take(data)
                 if frame.end:
                     await self._take(b"")
@@ -106,13 +106,13 @@ class Stream:
             await self._call.done_writing()
         finally:
             self._is_done = True
-            while not self._came.empty():  # lets go of who waits to put more
+            while not self._came.empty():  # releases a blocked `put`
                 self._came.get_nowait()
 
     async def _take(self, data: bytes) -> None:
-        """Keep it for the service.
+        """Queue data for the service.
 
-        While that reads nothing, the call is tried: behind messages that wait nobody hears of its end but who writes.
+        While it reads nothing, empty frames are sent: behind queued messages only a write notices the end of the call.
         """
         while not self._is_done:
             try:
@@ -129,12 +129,12 @@ NodeService = Callable[[Stream], Awaitable[None]]
 
 
 class Services:
-    """The services of an agent by name, and how many are in use.
+    """The services of an agent by name, with counts of open ones.
 
     Args:
         services: for a replica.
         node_services: for the node itself.
-        off: why a service is not offered that this agent has.
+        off: why a service of this agent is not offered.
     """
 
     def __init__(
@@ -152,10 +152,10 @@ class Services:
 
     @contextmanager
     def taken(self, name: str, replica_id: ReplicaId) -> Iterator[Service]:
-        """A service for a replica, which counts as open while the context lasts.
+        """Return a service for a replica, which counts as open while the context lasts.
 
         Raises:
-            ServiceUnreachable: there is none of this name, or too many are open.
+            ServiceUnreachable: none has this name, or too many are open.
         """
         service = self._services.get(name)
         if service is None:
@@ -179,10 +179,10 @@ class Services:
 
     @contextmanager
     def taken_on_node(self, name: str) -> Iterator[NodeService]:
-        """A service for the node itself, which counts as open while the context lasts.
+        """Return a service for the node itself, which counts as open while the context lasts.
 
         Raises:
-            ServiceUnreachable: there is none of this name, or too many are open, or it is not offered.
+            ServiceUnreachable: none has this name, or too many are open, or it is not offered.
         """
         if name in self._off:
             raise ServiceUnreachable(self._off[name])

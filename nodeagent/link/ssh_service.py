@@ -1,9 +1,9 @@
-"""The service agent.ssh: an ssh server in a replica, of which the agent passes on the bytes.
+"""The service agent.ssh: an ssh server in a replica, relayed by the agent.
 
 Each replica has a host key of its own, made here at the first connection. Its private half stays in the replica's
-folder, for the agent alone; its public half is told to the client within the tunnel, before any byte of ssh. For a client
-behind a jump host the control plane gives a key for that connection alone, its certificate, and who may log in. A server
-in a container has the agent sign what the key is to sign, and start its programs by the engine.
+folder, for the agent alone; its public half is sent to the client within the tunnel, before any byte of ssh. For a client
+behind a jump host the control plane sends a key for that connection alone, its certificate, and who may log in. A server
+in a container has the agent sign with its key, and start its programs by the engine.
 """
 
 from __future__ import annotations
@@ -47,14 +47,14 @@ class _HostKey(NamedTuple):
 
 
 class SshServers:
-    """Serves it."""
+    """Serves `agent.ssh`."""
 
     def __init__(self, visits: Visits) -> None:
         self._visits = visits
         self._room = contained_ssh.Room()
 
     async def serve(self, replica: RunningReplica, stream: Stream) -> None:
-        """Join a client to a server of its own, until one of them leaves."""
+        """Connect a client to a server of its own, until one of them ends."""
         try:
             plan = await asyncio.to_thread(_plan, replica.folder.spec)
             entrance = replica.ssh_entrance
@@ -79,7 +79,7 @@ async def _say(stream: Stream, answer: pb.SshAnswer) -> None:
 
 
 def _plan(spec: Path) -> dict[str, Any] | None:
-    """Of the container of a replica; None for processes. Raises NotAdmitted."""
+    """Return the plan of a replica's container; None for processes. Raises NotAdmitted."""
     try:
         plan: dict[str, Any] | None = json.loads(spec.read_bytes()).get("container")
     except (OSError, ValueError) as error:
@@ -95,7 +95,7 @@ def _login(entrance: SshEntrance | None) -> Login | None:
 
 
 def _host_key(path: Path, entrance: SshEntrance | None) -> _HostKey:
-    """That of a replica, made if there is none; or of one connection. Raises NotAdmitted."""
+    """Return a replica's host key, made if missing; or that of one connection. Raises NotAdmitted."""
     try:
         if entrance is not None:
             pair = Ed25519PrivateKey.from_private_bytes(entrance.host_key)
@@ -103,7 +103,7 @@ def _host_key(path: Path, entrance: SshEntrance | None) -> _HostKey:
         with suppress(FileNotFoundError):
             return _read(path.read_bytes())
         made = _written(Ed25519PrivateKey.generate())
-        # whole at once: two clients may come first
+        # atomically: two clients may come first
         staged = path.with_name(f"{path.name}.{os.urandom(8).hex()}")
         try:
             with os.fdopen(
@@ -132,11 +132,11 @@ def _read(private: bytes) -> _HostKey:
 
 
 async def _relay(stream: Stream, server: socket.socket) -> None:
-    """Until the server ends; a client that leaves cancels this."""
+    """Relay until the server ends; a client that disconnects cancels this."""
     loop = asyncio.get_running_loop()
 
     async def take() -> None:
-        with suppress(ConnectionError):  # it has ended, as `give` sees
+        with suppress(ConnectionError):  # it has ended, as the loop below notices
             while data := await stream.read():
                 await loop.sock_sendall(server, data)
             server.shutdown(socket.SHUT_WR)

@@ -1,4 +1,4 @@
-"""The service agent.stacks: what the Python programs of a replica do now."""
+"""The service agent.stacks: the current stacks of a replica's Python programs."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ if TYPE_CHECKING:
     from nodeagent.probes.python_stacks import SeenThread
 
 MOST_BYTES: Final = 16 << 20
-"""Of one answer: what is longer is left out, so that no program fills the memory of the agent."""
+"""Limit of one answer: the rest is left out, so that no program fills the memory of the agent."""
 _BEGINS_WITHIN_S: Final = 8.0
-"""How long after the first process of a replica another may begin to be read: who asks does not wait for ever."""
+"""Time after the first process of a replica in which others are begun: the client does not wait for ever."""
 _STATES: Final = {
     None: pb.THREAD_STATE_UNSPECIFIED,
     True: pb.THREAD_STATE_ACTIVE,
@@ -32,11 +32,11 @@ _STATES: Final = {
 }
 _MOST_REQUEST = 1 << 10
 _AT_ONCE = 2
-"""Replicas of a node that are read at the same time, each one process after another."""
+"""Replicas of a node read at the same time, each one process after another."""
 
 
 class PythonStacks:
-    """Serves it; `boot_id` is of this boot."""
+    """Serves `agent.stacks`; `boot_id` is of this boot."""
 
     def __init__(self, *, boot_id: str) -> None:
         self._boot_id = boot_id
@@ -44,7 +44,7 @@ class PythonStacks:
         self._readers: WeakValueDictionary[ReplicaId, asyncio.Lock] = WeakValueDictionary()
 
     async def serve(self, replica: RunningReplica, stream: Stream) -> None:
-        """Answer one request; one that cannot be understood is answered as an empty one."""
+        """Answer one request; an invalid one is answered as an empty one."""
         said = b""
         while (data := await stream.read()) and len(said) <= _MOST_REQUEST:
             said += data
@@ -70,7 +70,7 @@ class PythonStacks:
         alone = self._readers.setdefault(replica.id, asyncio.Lock())
         async with alone:
             for pid in shown:
-                # other replicas come in between
+                # so that other replicas can come in between
                 async with self._turns:
                     await answer.add(
                         pid, seen, commands.get(pid, b""), program, with_locals=with_locals
@@ -79,7 +79,7 @@ class PythonStacks:
 
 
 class _Answer:
-    """One answer, to which processes are added one after another."""
+    """One answer, filled process by process."""
 
     def __init__(self, *, left_out: int) -> None:
         self.message = pb.ReplicaStacks(left_out=left_out)
@@ -89,7 +89,7 @@ class _Answer:
     async def add(
         self, pid: int, seen: Look, line: bytes, program: str, *, with_locals: bool
     ) -> None:
-        """Read a process, and keep of it what there is room for."""
+        """Read a process, and add as much of it as fits."""
         now = time.monotonic()
         self._until = now + _BEGINS_WITHIN_S if self._until is None else self._until
         found = pb.ProcessStacks(pid=inner_pid(pid), node_pid=pid, command=command_of(line))

@@ -1,8 +1,8 @@
-"""TCP ports on which programs of a session listen, in the network that the session has.
+"""TCP ports on which programs of a session listen, in the session's network.
 
-In a network of the session's own every listener is the session's. In one that it shares (the node's, a gang's)
-a port is reached only where processes of the session itself hold every listener on it: the agent may be trusted
-by services of the machine that the session may not use.
+In a network of the session's own every listener is the session's. In a shared one (the node's, a gang's)
+a port is reached only if processes of the session hold every listener on it: the agent may be trusted
+by services of the machine that the session must not use.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ _VISIT_WITHIN_S = 10.0
 
 @dataclass(frozen=True, slots=True)
 class TcpListener:
-    """A socket that listens, as /proc/net/tcp names it: `address` is where it is reached."""
+    """A listening socket of /proc/net/tcp: `address` is where to connect to."""
 
     family: socket.AddressFamily
     address: str
@@ -46,24 +46,24 @@ class NoListener(OSError):
 
 
 def port_of(service: str) -> int | None:
-    """The TCP port that a service names; None for the name of a Unix socket."""
+    """Return the TCP port in a service's name; None for the name of a Unix socket."""
     if not _PORT.fullmatch(service) or int(service) > _LAST_PORT:
         return None
     return int(service)
 
 
 def listener_on(folder: ReplicaFolder, replica_id: ReplicaId, port: int) -> Visit:
-    """Where a replica's program listens on a port. Blocking.
+    """Find the listener of a replica's program on a port. Blocking.
 
     Raises:
-        NoListener: none of its processes does; the message says why, for people.
-        OSError: it cannot be found out.
+        NoListener: its processes have none; the message gives the reason, for people.
+        OSError: the lookup failed.
     """
     claim = read_claim(folder)
     boot_id = _BOOT_ID.read_text(encoding="ascii").strip()
     if claim is None or not is_alive(claim, boot_id):
         raise NoListener("its program does not run here")
-    # Its shim notes the program a moment after that has begun.
+    # Its shim records the program a moment after the start.
     pid = claim.child or _process_of(replica_id, claim.pid) or claim.pid
     found = listeners(port, *(_table(pid, kind) for kind in ("tcp", "tcp6")))
     if not found:
@@ -78,7 +78,7 @@ def listener_on(folder: ReplicaFolder, replica_id: ReplicaId, port: int) -> Visi
 
 @dataclass(frozen=True, slots=True)
 class Visit:
-    """A listener, and the process by whose network it is reached."""
+    """A listener, and a process in its network."""
 
     pid: int
     listener: TcpListener
@@ -86,7 +86,7 @@ class Visit:
     is_shared: bool
 
     def socket(self) -> socket.socket:
-        """A new socket in that network, not connected, that never blocks. Blocking; raises OSError."""
+        """Return a new unconnected, non-blocking socket in that network. Blocking; raises OSError."""
         family = self.listener.family
         if self.is_shared:
             made = socket.socket(family, socket.SOCK_STREAM)
@@ -97,7 +97,7 @@ class Visit:
 
 
 def listeners(port: int, ipv4: str, ipv6: str) -> Sequence[TcpListener]:
-    """The listeners on a port, by the texts of /proc/net/tcp and tcp6; those of IPv4 first."""
+    """Return the listeners on a port, from the texts of /proc/net/tcp and tcp6; IPv4 first."""
     found = []
     for family, table in ((socket.AF_INET, ipv4), (socket.AF_INET6, ipv6)):
         for line in table.splitlines()[1:]:
@@ -109,7 +109,7 @@ def listeners(port: int, ipv4: str, ipv6: str) -> Sequence[TcpListener]:
 
 
 def _reached_at(family: socket.AddressFamily, written: str) -> str:
-    """An address as the kernel writes it, in words of the machine's byte order; loopback for any."""
+    """Parse an address of the kernel, in words of the machine's byte order; loopback for any."""
     words = [int(written[at : at + 8], 16) for at in range(0, len(written), 8)]
     if not any(words):
         return "127.0.0.1" if family == socket.AF_INET else "::1"
@@ -129,10 +129,10 @@ def _network_of(pid: int) -> tuple[int, int]:
 
 
 def _process_of(replica_id: ReplicaId, shim: int) -> int | None:
-    """A process of the replica that is in another network than ours; None: there is none."""
+    """Return a process of the replica in another network than ours, or None."""
     own = _network_of(os.getpid())
     for pid in _processes():
-        with suppress(OSError):  # gone, or not ours to see
+        with suppress(OSError):  # gone, or not visible to us
             if _network_of(pid) != own and _is_of(pid, replica_id, shim):
                 return pid
     return None
@@ -148,7 +148,7 @@ def _is_of(pid: int, replica_id: ReplicaId, shim: int) -> bool:
 
 
 def _holds_all(found: Iterable[TcpListener], replica_id: ReplicaId, shim: int) -> bool:
-    """Whether each listener is a socket of some process of the replica."""
+    """Whether each listener is a socket of a process of the replica."""
     wanted = {f"socket:[{one.inode}]" for one in found}
     for pid in _processes():
         held = _sockets_of(f"{_PROC}/{pid}") & wanted
@@ -161,7 +161,7 @@ def _holds_all(found: Iterable[TcpListener], replica_id: ReplicaId, shim: int) -
 
 def _sockets_of(process: str) -> set[str]:
     found = set()
-    with suppress(OSError):  # gone, or not ours to see
+    with suppress(OSError):  # gone, or not visible to us
         for entry in os.scandir(f"{process}/fd"):
             found.add(str(Path(entry.path).readlink()))
     return found
@@ -172,13 +172,13 @@ def _socket_in(pid: int, family: socket.AddressFamily) -> socket.socket:
     try:
         return inside(network, lambda: socket.socket(family, socket.SOCK_STREAM))
     except PermissionError:
-        return _brought(network, family)  # it belongs to a user namespace below the agent's
+        return _brought(network, family)  # it is of a user namespace below the agent's
     finally:
         os.close(network)
 
 
 def _brought(network: int, family: socket.AddressFamily) -> socket.socket:
-    """A socket that a process of one thread makes, which alone may enter a user namespace."""
+    """Return a socket made by a single-threaded process: only such can enter a user namespace."""
     ours, theirs = socket.socketpair()
     with ours, theirs:
         command = shim_command(

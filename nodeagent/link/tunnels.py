@@ -1,8 +1,8 @@
-"""Tunnels: from the control plane, which asks for them, to sockets that programs here serve.
+"""Tunnels: from the control plane, which orders them, to sockets of programs here.
 
-Services of the agent itself, whose names no socket can have, are `nodeagent.link.services`.
+Services of the agent itself, with names that no socket can have, are in `nodeagent.link.services`.
 A program serves by listening on the Unix socket `run/tunnel/SERVICE` of its replica, or on a TCP port, whose
-number is the service then. Whatever it puts there, and whatever comes from the other end, only that one tunnel suffers.
+number is then the service. Whatever it puts there, and whatever the other end sends, only that one tunnel suffers.
 """
 
 from __future__ import annotations
@@ -47,16 +47,16 @@ from nsml.v1 import agents_pb2 as pb
 from nsml.v1 import sessions_pb2 as sessions
 
 _MOST_OPEN = 256
-"""Of one node at once, to programs: its own services have limits of theirs."""
+"""Most tunnels to programs of one node at once: the agent's services have their own limits."""
 _ACCEPT_WITHIN_S = 5.0
-"""How long a program whose queue of connections is full may take."""
+"""Timeout for a program with a full queue of connections."""
 _BUSY_PAUSE_S = 0.02
 _LOOK_S = (0.01, 1.0)
-"""First and longest pause between two looks whether a program is gone that says nothing more."""
+"""First and longest interval of checks whether a program that sends nothing more is gone."""
 _LINGER_S = 5.0
-"""How long tunnels of a replica that has ended may take to pass on its last bytes."""
+"""Time for tunnels of an ended replica to deliver its last bytes."""
 _RELAYED_LINGER_S = 1.0
-"""How long the last words of a client that has left may be on their way by a relay."""
+"""Time for the last bytes of a disconnected client to arrive by a relay."""
 _SERVICE = re.compile(r"[a-z0-9-]{1,32}")
 _EOF: Any = grpc.aio.EOF  # type: ignore[attr-defined]
 
@@ -64,7 +64,7 @@ log = structlog.get_logger()
 
 
 class _Way(NamedTuple):
-    """Where a tunnel leads: None for nowhere; `to_agent`: to a service of the agent itself. And whose it is, since when."""
+    """Destination of a tunnel (None: none; `to_agent`: a service of the agent itself), its user, and its start."""
 
     replica_id: ReplicaId | None
     to_agent: bool
@@ -80,8 +80,8 @@ class Tunnels:
     Args:
         link: dials the control plane.
         clock: for pauses.
-        services: what the agent itself serves.
-        has_sockets: False where programs are not real (the simulation): nothing is reachable.
+        services: the agent's own services.
+        has_sockets: False if programs are simulated: nothing is reachable.
     """
 
     def __init__(
@@ -100,7 +100,7 @@ class Tunnels:
         self._listening: asyncio.Task[None] | None = None
 
     async def __aenter__(self) -> Self:
-        """Begin."""
+        """Start accepting direct connections."""
         await self._group.__aenter__()
         if self._has_sockets:
             self._listening = self._group.create_task(self._direct.run())
@@ -116,9 +116,9 @@ class Tunnels:
 
     @contextmanager
     def reachable(self, replica_id: ReplicaId, folder: ReplicaFolder) -> Iterator[None]:
-        """Let tunnels lead to a replica while the context lasts, which is while it runs.
+        """Allow tunnels to a replica while the context lasts, which is while it runs.
 
-        Those to the program end by themselves then, since it is gone, or soon after; those to the agent at once.
+        After that, those to the program end by themselves, at once or soon; those to the agent are ended at once.
         """
         self._folders[replica_id] = folder
         try:
@@ -131,7 +131,7 @@ class Tunnels:
                     loop.call_later(0.0 if way.to_agent else _LINGER_S, tunnel.cancel)
 
     def open(self, order: pb.OpenTunnel) -> None:
-        """Dial a tunnel; returns at once. What goes wrong is told to who asked."""
+        """Dial a tunnel; returns at once. Errors are sent to its client."""
         try:
             replica_id = replica_of(order.replica)
         except ValueError:
@@ -147,7 +147,7 @@ class Tunnels:
         tunnel.add_done_callback(self._open.pop)
 
     def visitors(self, replica_id: ReplicaId) -> Iterator[sessions.Visitor]:
-        """Who is connected to a replica now, the first to come first, but for those who only look."""
+        """Yield the users connected to a replica, oldest first, without those who only look."""
         now = self._clock.monotonic()
         for way in self._open.values():
             if way.replica_id == replica_id and way.service not in agent_services.LOOKS:
@@ -156,7 +156,7 @@ class Tunnels:
                 yield visitor
 
     async def _live(self, order: pb.OpenTunnel, replica_id: ReplicaId | None) -> None:
-        """One tunnel's life; a defect in it must not end the others'."""
+        """Run one tunnel; a defect in it must not end the others."""
         try:
             if _is_agents(order.service):
                 await self._offer(order, replica_id)
@@ -175,7 +175,7 @@ class Tunnels:
             log.exception("tunnel.failed", replica=str(replica_id))
 
     async def _offer(self, order: pb.OpenTunnel, replica_id: ReplicaId | None) -> None:
-        """The life of a tunnel to a service of the agent."""
+        """Run a tunnel to a service of the agent."""
         first = pb.TunnelRequest(tunnel_id=order.tunnel_id)
         service: NodeService | None = None
         with ExitStack() as held:
@@ -216,9 +216,9 @@ class Tunnels:
     async def _dialled(
         self, order: pb.OpenTunnel, first: pb.TunnelRequest, *, leads: bool
     ) -> AsyncIterator[Any]:
-        """What carries the frames: the control plane's call, or a connection with the client beside it.
+        """Yield what carries the frames: the control plane's call, or a direct connection to the client.
 
-        It has said its `first`. Unless it `leads` to something, it is over by then.
+        `first` has been sent. Unless the tunnel `leads` somewhere, the call has ended.
         """
         dialled = self._link.dial("AgentService/Tunnel", pb.TunnelRequest, pb.TunnelResponse)
         async with AsyncExitStack() as held:
@@ -246,7 +246,7 @@ class Tunnels:
     async def _connect(
         self, replica_id: ReplicaId | None, order: pb.OpenTunnel
     ) -> UserConnection | None:
-        """The program's end; None where only whether it serves was asked."""
+        """Connect to the program; None with `only_checks`."""
         replica = self._running(replica_id, order)
         if sum(not way.to_agent for way in self._open.values()) > _MOST_OPEN:
             raise ServiceUnreachable(f"the node has {_MOST_OPEN} tunnels open already")
@@ -262,7 +262,7 @@ class Tunnels:
         return UserConnection(program)
 
     def _running(self, replica_id: ReplicaId | None, order: pb.OpenTunnel) -> RunningReplica:
-        """A replica to which a tunnel may lead. Raises ServiceUnreachable."""
+        """Return a replica open to tunnels. Raises ServiceUnreachable."""
         folder = None if replica_id is None else self._folders.get(replica_id)
         if replica_id is None or folder is None or not self._has_sockets:
             raise ServiceUnreachable("its program does not run here")
@@ -281,10 +281,10 @@ def _is_agents(service: str) -> bool:
 async def _connect_port(
     folder: ReplicaFolder, replica_id: ReplicaId, port: int, *, only_checks: bool
 ) -> socket.socket | None:
-    """A connection to what a replica's program listens on; None with `only_checks`: nothing connects then.
+    """Connect to a port of a replica's program; None with `only_checks`: nothing connects then.
 
     Raises:
-        ServiceUnreachable: none of its programs listens there, or none accepts.
+        ServiceUnreachable: no program of it listens there, or none accepts.
     """
     program: socket.socket | None = None
     try:
@@ -308,12 +308,12 @@ async def _connect_port(
 
 
 async def connect(run_folder: Path, service: str, clock: Clock) -> socket.socket:
-    """A connection to what listens on `tunnel/SERVICE` below `run_folder`, a socket that never blocks.
+    """Connect to the listener on `tunnel/SERVICE` below `run_folder`, with a non-blocking socket.
 
     No link is followed: programs write in that folder.
 
     Raises:
-        ServiceUnreachable: there is no such socket, or nobody accepts.
+        ServiceUnreachable: there is no such socket, or nothing accepts.
     """
     program = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     try:
@@ -331,19 +331,19 @@ async def connect(run_folder: Path, service: str, clock: Clock) -> socket.socket
 
 @contextmanager
 def _socket_file(run_folder: Path, service: str) -> Iterator[int]:
-    """A descriptor of the very socket, whatever takes its name meanwhile."""
+    """Yield a descriptor of the socket itself, even if its name is reused meanwhile."""
     if not _SERVICE.fullmatch(service):
         raise ServiceUnreachable("not a name of a service")
     with open_folder(run_folder, ["tunnel"]) as folder:
         flags = os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC
-        with suppress(OSError):  # a umask may have taken the right to connect
+        with suppress(OSError):  # the umask may have removed the right to connect
             allow(service, folder, stat.S_IRUSR | stat.S_IWUSR)
         descriptor = os.open(service, flags, dir_fd=folder)
         owner = os.fstat(folder).st_uid
     try:
         facts = os.fstat(descriptor)
-        # Another name of the socket would be somewhere that the program may not connect to, and so
-        # would be that of somebody else.
+        # A second hard link would be in a folder that the program cannot connect in, and so the socket
+        # would be somebody else's.
         is_own = facts.st_nlink == 1 and facts.st_uid == owner
         if not stat.S_ISSOCK(facts.st_mode) or not is_own:
             raise ServiceUnreachable(f"tunnel/{service} is no socket of its own")
@@ -353,7 +353,7 @@ def _socket_file(run_folder: Path, service: str) -> Iterator[int]:
 
 
 async def _accepted(program: socket.socket, path: Path, clock: Clock) -> None:
-    """Connect; a full queue of the listener is waited for."""
+    """Connect, waiting while the listener's queue is full."""
     give_up_at = clock.monotonic() + _ACCEPT_WITHIN_S
     while True:
         try:
@@ -367,7 +367,7 @@ async def _accepted(program: socket.socket, path: Path, clock: Clock) -> None:
 
 
 class _Relay:
-    """Bytes between a program's connection and a call; what is slow holds the other back."""
+    """Relays bytes between a program's connection and a call, with backpressure."""
 
     def __init__(self, program: UserConnection, call: Any, clock: Clock) -> None:
         self._program = program
@@ -376,14 +376,14 @@ class _Relay:
         self._is_unwanted = False
 
     async def run(self) -> None:
-        """Until the call is over."""
+        """Relay until the call ends."""
         async with TaskGroup() as group:
             giving = group.create_task(self._give())
             await self._take()
             giving.cancel()
 
     async def _give(self) -> None:
-        """Pass on what the program says, and close the stream when it is gone."""
+        """Relay the program's output, and close the stream when it disconnects."""
         while data := await self._program.receive():
             await self._call.write(pb.TunnelRequest(data=data))
         await self._call.write(pb.TunnelRequest(end=True))
@@ -394,9 +394,9 @@ class _Relay:
         await self._call.done_writing()
 
     async def _take(self) -> None:
-        """Pass on what comes for the program, until the call is over.
+        """Relay data to the program, until the call ends.
 
-        A program that takes nothing more may still speak: what comes for it is dropped then.
+        A program that no longer reads may still write: data for it is dropped then.
         """
         takes = True
         while (frame := await self._call.read()) is not _EOF:
@@ -414,7 +414,7 @@ class _Relay:
 
 @asynccontextmanager
 async def _direct(awaited: Awaited | AtRelay, call: Any, linger_s: float) -> AsyncIterator[Any]:
-    """The call with a client that comes past the control plane, which breaks `linger_s` after that ends its own."""
+    """Yield the call with a client that connects directly; it breaks `linger_s` after the control plane ends its own."""
     came = asyncio.ensure_future(awaited.client())
     over = asyncio.ensure_future(_drain(call))
     try:
@@ -437,6 +437,6 @@ async def _direct(awaited: Awaited | AtRelay, call: Any, linger_s: float) -> Asy
 
 
 async def _drain(call: Any) -> None:
-    """Wait for the end of a call whatever still comes, so that what was written is delivered."""
+    """Wait for the end of a call, ignoring messages, so that all writes are delivered."""
     while await call.read() is not _EOF:
         pass
