@@ -1,8 +1,8 @@
-"""Whether a replica has run at all since it was last looked at: what has not has nothing to be looked at.
+"""Detects whether a replica has run since the last look: an idle one need not be measured.
 
 Standard library only: it runs in the shim. The kernel keeps a clock of the processor time of each process,
-to the nanosecond and with all its threads: while none of them moves, nothing was allocated, forked or
-written. That costs less than a microsecond a process, a whole look some hundreds.
+to the nanosecond and with all its threads: while none of them advances, nothing was allocated, forked or
+written. Reading one takes less than a microsecond, a whole look some hundreds.
 """
 
 from __future__ import annotations
@@ -14,15 +14,15 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
 _LONGEST_S = 10.0
-"""How long clocks alone are believed: then all is looked at once more."""
+"""How long clocks alone are trusted before a new listing."""
 
 
 class Stillness:
-    """`look` whenever the replica is looked at; `end` when a process of it was collected.
+    """Call `look` at each look at the replica, and `end` when one of its processes was reaped.
 
-    `processes` are all of it, now. A listing may miss what forks meanwhile, so two in a row must have
-    found the same processes at the same times: nothing ran between them, and the second is complete.
-    What hides by forking and ending has a parent that runs, or ends up as a child of the shim.
+    `processes` lists all of it. A listing may miss concurrent forks, so two in a row must have
+    the same processes with the same times: nothing ran between them, and the second is complete.
+    A process that hides by forking and exiting has a running parent, or becomes a child of the shim.
     """
 
     def __init__(self, processes: Callable[[], Iterable[int]]) -> None:
@@ -32,7 +32,7 @@ class Stillness:
         self._is_sure = False
 
     def look(self) -> bool:
-        """Whether it is certain that nothing of it has run since the last call that said no."""
+        """Whether certainly nothing of it has run since the last call that returned False."""
         now = time.monotonic()
         if self._is_sure and now - self._listed_at < _LONGEST_S:
             self._is_sure = _clocks_of(self._clocks) == self._clocks
@@ -44,12 +44,12 @@ class Stillness:
         return False
 
     def end(self) -> None:
-        """Something of it has ended."""
+        """A process of it has ended."""
         self._clocks, self._is_sure = {}, False
 
 
 def _clocks_of(pids: Iterable[int]) -> dict[int, int]:
-    """Nanoseconds of processor time of each process; empty when one of them is gone."""
+    """Return nanoseconds of processor time of each process; empty when one has ended."""
     try:
         # clock_getcpuclockid(3), of the whole thread group; negative, as the kernel wants it
         return {pid: time.clock_gettime_ns(~pid << 3 | 2) for pid in pids}

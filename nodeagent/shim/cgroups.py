@@ -1,7 +1,7 @@
 """Control groups of the kernel: one for each replica, below one for the agent's data folder.
 
-Standard library only: the agent finds out with `find_base` what works here, shims make the groups. Both
-versions are served, each with the controllers that it has here:
+Standard library only: the agent detects with `find_base` what works here, shims create the groups. Both
+versions are supported, each with the controllers available here:
 
 ```
 version 1    /sys/fs/cgroup/CONTROLLER/<the agent's own>/nsml-DIGEST/REPLICA    one hierarchy each
@@ -12,9 +12,9 @@ Version 2 lets no group have both processes and controllers for those below it. 
 below the group of the agent's own unit, systemd could not start the agent in that again: they are made in the
 group of a unit beside it that is never restarted (`deploy/systemd/nsml-replicas.service`), whose own process
 is moved into a group `agent` inside. Without that unit, an agent that was started in a group `agent` of its
-own unit (`DelegateSubgroup=agent`) makes them beside that; one that is alone in another group that was given
-to it moves to such a group itself; and one that is root uses else the top of the hierarchy, where that rule
-does not hold.
+own unit (`DelegateSubgroup=agent`) makes them beside that; one that is alone in another delegated group
+moves to such a group itself; and one that is root otherwise uses the top of the hierarchy, where that rule
+does not apply.
 """
 
 from __future__ import annotations
@@ -35,52 +35,52 @@ if TYPE_CHECKING:
     from typing import TypedDict
 
     class Base(TypedDict):
-        """Where the groups of replicas are made: a folder for each controller that works."""
+        """Parent of the groups of replicas: a folder for each working controller."""
 
         version: int
         folders: dict[str, str]
 
 
 BUILDS = "builds"
-"""Below the agent's folder of groups: the group of all builds of environments."""
+"""Name of the group of all builds of environments, in the agent's folder."""
 MEMORY, PIDS, CPU = "memory", "pids", "cpu"
 CONTROLLERS = (MEMORY, PIDS, CPU)
 _TIMES = "cpuacct"
-"""The controller of version 1 that counts time; version 2 counts it without any."""
+"""The controller of version 1 for CPU time; version 2 needs none."""
 
 _ROOT = "/sys/fs/cgroup"
 _LEAF = "agent"
 _TRIAL = "trial"
 _SERVICE = ".service"
-"""Of a unit of systemd, which starts its program in that group each time: with groups of replicas below
-that pass controllers on, the kernel would not let it in again (EBUSY; systemd says 219/CGROUP)."""
+"""Suffix of a systemd unit, which starts its program in that group each time: with groups of replicas below
+that use controllers, the kernel would refuse it (EBUSY; systemd reports 219/CGROUP)."""
 _NONE_PASSED = f"it passes on none of {', '.join(CONTROLLERS)}"
 _LONGEST_REMOVAL_S = 2.0
 _PERIOD_US = 100_000
 _LONGEST_PERIOD_US = 1_000_000
 _LEAST_QUOTA_US = 1_000
-"""The kernel takes no less."""
+"""The kernel's minimum."""
 _NEAR_BYTES = 1 << 20
 _QUOTA = "cpu.cfs_quota_us"
 _FOR_ALL = 1 << 62
-"""Of files that say "no limit" with a huge number."""
+"""Files that use a huge number for "no limit"."""
 
 
 class Entrance:
-    """Open files of a group through which a process joins it and sets its processor limit.
+    """Open files of a group by which a process joins it and sets its processor limit.
 
-    They are opened before the process gives up the rights that opening them needs. The processor limit is set
-    last, just before the program starts: making the program's root would count against it, and take seconds
-    where it is a hundredth of a core.
+    They are opened before the process drops the rights needed for it. The processor limit is set
+    last, just before the program starts: creating the program's root would count against it, and take seconds
+    with a hundredth of a core.
     """
 
     def __init__(self) -> None:
         self.member_files: list[int] = []
         self.cpu_limit: tuple[int, str, str] | None = None
-        """Descriptor and name of the file of the limit, and what to write to it."""
+        """Descriptor and name of the limit's file, and the value to write."""
 
     def join(self, pid: int = 0) -> None:
-        """Put a process into the group, 0 for the calling one. Raises OSError."""
+        """Move a process into the group, 0 for the calling one. Raises OSError."""
         for descriptor in self.member_files:
             os.write(descriptor, str(pid).encode())
 
@@ -92,7 +92,7 @@ class Entrance:
         try:
             os.write(descriptor, value.encode())
         except OSError as error:
-            # version 1 refuses more than a group above has: that one keeps it, more strictly
+            # version 1 refuses more than a parent group has, which enforces its stricter limit anyway
             if error.errno != errno.EINVAL or name != _QUOTA:
                 raise _not_set(name, error) from error
 
@@ -106,9 +106,9 @@ class Entrance:
 
 
 class Group:
-    """The group of one replica. What is said of it is 0, none or empty where it is not there.
+    """The group of one replica. Values are 0, None or empty if it does not exist.
 
-    Its members are processes of this machine. Numbers of version 1 and 2 are the same things.
+    Its members are processes of this machine. Numbers of version 1 and 2 mean the same.
     """
 
     def __init__(self, base: Base, name: str) -> None:
@@ -120,25 +120,25 @@ class Group:
 
     @property
     def controllers(self) -> frozenset[str]:
-        """What it can limit."""
+        """The controllers that it can limit."""
         return frozenset(self._of) - {_TIMES}
 
     def described(self) -> dict[str, object]:
-        """What a `Group` for the same is made from."""
+        """Return arguments for an equal `Group`."""
         folders = {controller: os.path.dirname(folder) for controller, folder in self._of.items()}
         base = {"version": self._version, "folders": folders}
         return {"base": base, "name": os.path.basename(self._folders[0])}
 
     def view(self) -> dict[str, str]:
-        """Where a program that sees no other group finds its folders: path to folder."""
+        """Return its folders for a program that sees no other group: path to folder."""
         if self._version != 1:
             return {_ROOT: self._folders[0]}
         return {os.path.join(_ROOT, controller): place for controller, place in self._of.items()}
 
     def make(self, *, memory_bytes: int | None, process_count: int | None) -> None:
-        """Make it with these limits, None for none; those that it has no controller for are not its own.
+        """Create it with these limits, None for none; limits without a controller are ignored.
 
-        Its processor limit is set later, by `Entrance.limit`. Raises OSError whose text says which limit could not be set.
+        Its processor limit is set later, by `Entrance.limit`. Raises OSError naming the limit that failed.
         """
         for folder in self._folders:
             try:
@@ -146,7 +146,7 @@ class Group:
             except FileNotFoundError:
                 if self._version != 1:
                     raise
-                # nothing was set above it that a removed folder of ours would have taken along
+                # the removed parent of ours had no settings
                 os.makedirs(os.path.dirname(folder), 0o755, exist_ok=True)
                 self._make_folder(folder)
         if memory_bytes is not None and MEMORY in self._of:
@@ -159,7 +159,7 @@ class Group:
             os.mkdir(folder, 0o755)
 
     def open_entrance(self, *, cpus: float | None) -> Entrance:
-        """How a process joins, and then limits the group to so many cores. Raises OSError."""
+        """Open the files to join the group, and then limit it to `cpus` cores. Raises OSError."""
         entrance = Entrance()
         try:
             for folder in self._folders:
@@ -177,18 +177,18 @@ class Group:
         return entrance
 
     def members(self) -> list[int]:
-        """The processes in it."""
+        """Return the pids in it."""
         found: set[int] = set()
         for folder in self._folders:
             found.update(int(word) for word in _words(folder, "cgroup.procs"))
         return sorted(found - {0})
 
     def kill(self) -> None:
-        """SIGKILL to every process in it; what was forked meanwhile may be left."""
+        """SIGKILL every process in it; concurrent forks may survive."""
         for folder in self._folders:
-            # with room for none there is no race against one that forks all the time
+            # a limit of 0 prevents a race against a fork bomb
             _try_write(folder, "pids.max", "0")
-            # a process that ends is throttled, too: with a small limit freeing its memory would take long
+            # ending processes are throttled, too: with a small limit freeing memory would take long
             _try_write(folder, _QUOTA, "-1")
             _try_write(folder, "cpu.max", "max")
             _try_write(folder, "cgroup.kill", "1")
@@ -197,73 +197,73 @@ class Group:
                 os.kill(pid, signal.SIGKILL)
 
     def remove(self) -> bool:
-        """Remove it, once it is empty; False when it was not, or may not be."""
+        """Remove it if empty; False if it is not, or not allowed."""
         deadline = time.monotonic() + _LONGEST_REMOVAL_S
         for folder in self._folders:
             while not _is_removed(folder):
-                # the kernel lets go of the last process a moment after everybody sees it gone
+                # the kernel releases the last process a moment after it is seen to end
                 if time.monotonic() >= deadline or self.members():
                     return False
                 time.sleep(0.002)
         return True
 
     def kills_for_memory(self) -> int:
-        """How many of its processes the kernel killed because memory was used up."""
+        """Return how many of its processes the kernel killed for lack of memory."""
         if MEMORY not in self._of:
             return 0
         name = "memory.oom_control" if self._version == 1 else "memory.events"
         return _keyed(self._of[MEMORY], name, "oom_kill").get("oom_kill", 0)
 
     def has_met_its_memory(self, limit: int, seen: int = 0) -> bool:
-        """Whether memory was used up by its own limit, of so many bytes, and not by the machine's.
+        """Whether its own `limit`, in bytes, was used up, and not the machine's memory.
 
-        `seen` is the most that was used at an earlier look: an engine removes the group of a container that has ended.
+        `seen` is the peak of an earlier look: an engine removes the group of an ended container.
         """
         if MEMORY not in self._of:
             return False
-        # version 2 counts that; of version 1 not every kernel does, but it holds the peak
+        # version 2 counts that; version 1 only in some kernels, but it has the peak
         if self._version != 1 and self._met_its_limit():
             return True
         return limit - max(seen, self.memory_peak()) < max(limit // 50, _NEAR_BYTES)
 
     def memory_peak(self) -> int:
-        """The most memory that it used at one time, bytes; the kernel's cache of its files counts."""
+        """Return its peak memory in bytes, including the kernel's cache of its files."""
         if MEMORY not in self._of:
             return 0
         folder = self._of[MEMORY]
         if self._version == 1:
             return _number(folder, "memory.max_usage_in_bytes")
         peak = _number(folder, "memory.peak")
-        # before Linux 5.19 version 2 keeps none; of what has met its limit it is known all the same
+        # before Linux 5.19 version 2 has no peak; but after reaching its limit that is the peak
         if not peak and self._met_its_limit():
             return _number(folder, "memory.max")
         return peak
 
     def memory_used(self) -> int:
-        """What its processes use now and cannot be taken back, bytes: no cache of files."""
+        """Return its current unreclaimable memory in bytes: without file cache."""
         if MEMORY not in self._of:
             return 0
         names = ("total_rss", "total_shmem") if self._version == 1 else ("anon", "shmem")
         return sum(_keyed(self._of[MEMORY], "memory.stat", *names).values())
 
     def took_s(self) -> float | None:
-        """Seconds of processor time that it took so far; None where none of its controllers counts them."""
+        """Return its processor time so far in seconds; None without a controller that counts it."""
         if self._version != 1:
             parts = _keyed(self._folders[0], "cpu.stat", "usage_usec")
             return parts["usage_usec"] / 1e6 if "usage_usec" in parts else None
-        # controllers of one hierarchy have their files in the same folder
+        # controllers of one hierarchy share a folder
         for folder in self._folders:
             if words := _words(folder, "cpuacct.usage"):
                 return int(words[0]) / 1e9
         return None
 
     def memory_peak_held(self) -> int:
-        """`memory_peak` without the cache of files that is there now, bytes: about what processes used."""
+        """Return `memory_peak` without the present file cache, in bytes: about the peak of processes."""
         cached = self._of_memory("total_cache", "file") - self._of_memory("total_shmem", "shmem")
         return max(self.memory_peak() - cached, 0)
 
     def cpu_s(self) -> tuple[float, float]:
-        """Seconds of processor time that it took so far: for programs, and for the kernel in their place."""
+        """Return its user and system CPU time so far, in seconds."""
         if _TIMES not in self._of:
             return 0.0, 0.0
         if self._version != 1:
@@ -272,36 +272,36 @@ class Group:
         whole = _number(self._of[_TIMES], "cpuacct.usage") / 1e9
         ticks = _keyed(self._of[_TIMES], "cpuacct.stat", "user", "system")
         user, system = ticks.get("user", 0), ticks.get("system", 0)
-        # exact is the sum only
+        # only the sum is exact
         share = user / (user + system) if user + system else 1.0
         return whole * share, whole * (1 - share)
 
     def refused_forks(self) -> int:
-        """How many processes and threads it was refused."""
+        """Return how many forks and threads it was refused."""
         if PIDS not in self._of:
             return 0
         return _keyed(self._of[PIDS], "pids.events", "max").get("max", 0)
 
     def _met_its_limit(self) -> bool:
-        """Of version 2: whether it was refused memory for its own limit."""
+        """In version 2: whether its own limit refused it memory."""
         return _keyed(self._of[MEMORY], "memory.events", "oom").get("oom", 0) > 0
 
     def _of_memory(self, in_first: str, in_second: str) -> int:
-        """A part of the memory that is used now, by its name in version 1 and 2."""
+        """Return a part of its current memory, by the names in version 1 and 2."""
         if MEMORY not in self._of:
             return 0
         name = in_first if self._version == 1 else in_second
         return _keyed(self._of[MEMORY], "memory.stat", name).get(name, 0)
 
     def limit_memory(self, limit: int, *, ends_all: bool = True) -> None:
-        """Bound its memory and that of groups below it. Raises OSError.
+        """Limit its memory and that of groups below it. Raises OSError.
 
-        `ends_all`: the kernel ends all of it when that is used up, where it can, not one process.
+        `ends_all`: out of memory, the kernel kills the whole group if it can, not one process.
         """
         if self._version == 1:
             _try_write(self._of[MEMORY], "memory.use_hierarchy", "1")
             self._set(MEMORY, "memory.limit_in_bytes", str(limit))
-            # swap would be more of the same; not every kernel counts it
+            # swap would add to the limit; not every kernel counts it
             _try_write(self._of[MEMORY], "memory.memsw.limit_in_bytes", str(limit))
         else:
             self._set(MEMORY, "memory.max", str(limit))
@@ -322,7 +322,7 @@ def _not_set(name: str, error: OSError) -> OSError:
 
 
 def cpu_quota(cpus: float) -> tuple[int, int]:
-    """Microseconds of processor time in a period of so many microseconds that are `cpus` cores."""
+    """Return quota and period in microseconds for `cpus` cores."""
     period = _PERIOD_US if cpus * _PERIOD_US >= _LEAST_QUOTA_US else _LONGEST_PERIOD_US
     return max(round(cpus * period), _LEAST_QUOTA_US), period
 
@@ -330,9 +330,9 @@ def cpu_quota(cpus: float) -> tuple[int, int]:
 def group_of_process(
     pid: int, *, root: str = "/sys/fs/cgroup", proc: str = "/proc/self"
 ) -> Group | None:
-    """The group that a process is in, made by somebody else: an engine. None where none can be seen.
+    """Return the group of a process, made by an engine; None if none is visible.
 
-    `proc` is this process, whose mounts are looked at; its neighbour `pid` is in the same folder.
+    `proc` is this process, for its mounts; `pid` is found in the same folder.
     """
     own = _own_groups(os.path.join(os.path.dirname(proc), str(pid)))
     places: dict[str, str | None] = {}
@@ -349,7 +349,7 @@ def group_of_process(
     folders = {controller: place for controller, place in places.items() if place}
     names = {os.path.basename(folder) for folder in folders.values()}
     if len(names) != 1:
-        return None  # not one of its own in each hierarchy
+        return None  # it has no group of its own in each hierarchy
     above = {controller: os.path.dirname(folder) for controller, folder in folders.items()}
     return Group({"version": 1 if is_first else 2, "folders": above}, names.pop())
 
@@ -362,11 +362,11 @@ def find_base(
     root: str = "/sys/fs/cgroup",
     proc: str = "/proc/self",
 ) -> tuple[Base | None, str]:
-    """Where replicas' groups can be made, tried for real, and why not, or not for every controller.
+    """Find where groups can be created, by a trial, with the reason if not, or not for every controller.
 
-    `name` is that of the agent's own folder of groups; `start` starts a process for the trial, which
-    ends when it is killed, and gives its pid. `unit` is that of systemd beside the agent's own which is
-    there for them, in version 2; empty: none is. `root` is where hierarchies are mounted.
+    `name`: the agent's own folder of groups; `start` starts a process for the trial, which
+    ends when killed, and returns its pid. `unit`: the systemd unit for them beside the agent's own,
+    in version 2; empty: none. `root`: where hierarchies are mounted.
     """
     reasons: list[str] = []
     bases: list[Base] = []
@@ -378,7 +378,7 @@ def find_base(
             continue
         if base["folders"]:
             bases.append(base)
-    # machines that have both keep the controllers in one of them
+    # machines with both have the controllers in one of them
     for base in bases:
         working = _tried(base, start, reasons)
         if working["folders"]:
@@ -388,7 +388,7 @@ def find_base(
 
 
 def parent_group(base: Base, name: str, *, memory_bytes: int) -> Base:
-    """Have a group for further groups, which use at most so much memory together; where those are made.
+    """Create a parent of groups that use at most `memory_bytes` together; return their base.
 
     Raises OSError.
     """
@@ -406,7 +406,7 @@ def parent_group(base: Base, name: str, *, memory_bytes: int) -> Base:
 
 
 def names_in(base: Base) -> list[str]:
-    """The groups of replicas that are there, those of dead agents included."""
+    """Return the groups of replicas, including those of dead agents."""
     found: dict[str, None] = {}
     for folder in base["folders"].values():
         with contextlib.suppress(OSError), os.scandir(folder) as entries:
@@ -418,21 +418,21 @@ def names_in(base: Base) -> list[str]:
 def places_of(
     name: str, *, unit: str = "", root: str = "/sys/fs/cgroup", proc: str = "/proc/self"
 ) -> list[str]:
-    """Wherever `find_base` may have made the agent's own folder of groups, by this agent or another."""
+    """Return all folders that `find_base` of any agent may have created for this name."""
     above = [place for _, place in _first_version_places(root, proc)]
     above.extend(place for place, _ in _second_version_places(unit, root, proc))
     return [os.path.join(place, name) for place in dict.fromkeys(above)]
 
 
 def remove_empty(folders: Iterable[str]) -> None:
-    """Remove those of these folders of groups that have no replica's or build's group left in them."""
+    """Remove those of these folders that have no group of a replica or build left."""
     for folder in folders:
         _is_removed(os.path.join(folder, BUILDS))
         _is_removed(folder)
 
 
 def _tried(base: Base, start: Callable[[], int], reasons: list[str]) -> Base:
-    """What of `base` really works: a process is put into a group with limits, found, and killed."""
+    """Return the working part of `base`: a process is put into a group with limits, listed, and killed."""
     working: dict[str, str] = {}
     for controller, folder in base["folders"].items():
         one: Base = {"version": base["version"], "folders": {controller: folder}}
@@ -466,7 +466,7 @@ def _try_group(group: Group, start: Callable[[], int]) -> None:
 
 
 def _first_version_base(name: str, root: str, proc: str) -> Base:
-    """A folder of ours in the agent's own group of each hierarchy of version 1."""
+    """Create our folder in the agent's own group of each hierarchy of version 1."""
     folders: dict[str, str] = {}
     reasons: list[str] = []
     for controller, place in _first_version_places(root, proc):
@@ -483,7 +483,7 @@ def _first_version_base(name: str, root: str, proc: str) -> Base:
 
 
 def _first_version_places(root: str, proc: str) -> list[tuple[str, str]]:
-    """Each controller of version 1, and the agent's own group in its hierarchy."""
+    """Return each controller of version 1 with the agent's own group in its hierarchy."""
     own = _own_groups(proc)
     places = []
     for controller in CONTROLLERS:
@@ -494,7 +494,7 @@ def _first_version_places(root: str, proc: str) -> list[tuple[str, str]]:
 
 
 def _second_version_base(unit: str, name: str, root: str, proc: str) -> Base:
-    """A folder of ours where controllers may be passed on in the hierarchy of version 2."""
+    """Create our folder where controllers can be delegated in the hierarchy of version 2."""
     reasons = []
     for place, empty in _second_version_places(unit, root, proc):
         try:
@@ -509,7 +509,7 @@ def _second_version_base(unit: str, name: str, root: str, proc: str) -> Base:
 def _second_version_places(
     unit: str, root: str, proc: str
 ) -> list[tuple[str, Callable[[str], None]]]:
-    """Where a folder of ours may be in version 2, the best first, and what empties each."""
+    """Return possible parents of our folder in version 2, the best first, each with the function that empties it."""
     mount = _mount_of(proc, root, "cgroup2", "")
     own = _own_groups(proc).get("")
     if mount is None or own is None:
@@ -526,7 +526,7 @@ def _second_version_places(
 
 
 def _delegated(place: str, name: str, empty: Callable[[str], None]) -> Base:
-    """Pass controllers on to the groups below `place/name`. Raises OSError."""
+    """Enable controllers for groups below `place/name`. Raises OSError."""
     if not os.path.isdir(place):
         raise OSError("there is no such control group: its unit does not run")
     wanted = [one for one in CONTROLLERS if one in _words(place, "cgroup.controllers")]
@@ -557,24 +557,24 @@ def _leave(place: str) -> None:
 
 
 def _clear(place: str) -> None:
-    """Move the processes that are in `place` itself into a group inside. Raises OSError."""
+    """Move the processes of `place` itself into a group inside. Raises OSError."""
     leaf = os.path.join(place, _LEAF)
     with contextlib.suppress(FileExistsError):
         os.mkdir(leaf, 0o755)
     for pid in _words(place, "cgroup.procs"):
-        if pid == "0":  # to the kernel that would mean this process
+        if pid == "0":  # the kernel would read it as this process
             raise OSError(errno.EBUSY, "a process that cannot be seen from here is in it")
         _write(leaf, "cgroup.procs", pid)
 
 
 def _pass_on(folder: str, controllers: Iterable[str]) -> None:
-    """One by one: a machine may refuse one of them."""
+    """Enable controllers one by one: a machine may refuse one of them."""
     for controller in controllers:
         _try_write(folder, "cgroup.subtree_control", f"+{controller}")
 
 
 def _own_groups(proc: str) -> dict[str, str]:
-    """The group of a process in the hierarchy of each controller; version 2's under ""."""
+    """Return the group of a process in the hierarchy of each controller; version 2's under ""."""
     own: dict[str, str] = {}
     for line in _text(f"{proc}/cgroup").splitlines():
         _, controllers, path = line.split(":", 2)
@@ -583,7 +583,7 @@ def _own_groups(proc: str) -> dict[str, str]:
 
 
 def _mount_of(proc: str, root: str, kind: str, option: str) -> tuple[str, str] | None:
-    """What part of a hierarchy is mounted, and where: that of `option`, where it is not empty."""
+    """Return the mounted part of a hierarchy and its mount point; with `option`, if not empty."""
     for line in _text(f"{proc}/mountinfo").splitlines():
         mount, _, rest = line.partition(" - ")
         filesystem, _, options = rest.split(" ", 2)
@@ -596,12 +596,12 @@ def _mount_of(proc: str, root: str, kind: str, option: str) -> tuple[str, str] |
 
 
 def _inside(mount: tuple[str, str], path: str) -> str:
-    """Where the group `path` of a hierarchy is found; the mount's top where it is outside of that."""
+    """Return the folder of the group `path`; the mount's top if it is outside of the mount."""
     return _found(mount, path) or mount[1]
 
 
 def _found(mount: tuple[str, str], path: str) -> str | None:
-    """Where the group `path` of a hierarchy is; None where it cannot be seen from here."""
+    """Return the folder of the group `path`; None if it is not visible from here."""
     part, point = mount
     if part != "/" and (path == part or path.startswith(part + "/")):
         path = path[len(part) :]
@@ -620,7 +620,7 @@ def _is_removed(folder: str) -> bool:
 
 
 def _text(path: str) -> str:
-    """All that is in a file; empty where it cannot be read."""
+    """Return the content of a file; empty if unreadable."""
     try:
         return content_of(path).decode(errors="surrogateescape")
     except OSError:
@@ -637,14 +637,14 @@ def _number(folder: str, name: str) -> int:
 
 
 def _keyed(folder: str, name: str, *wanted: str) -> dict[str, int]:
-    """The numbers of these words, in a file with a word and its number in each line."""
+    """Return the numbers of the wanted words, from a file with a word and its number in each line."""
     words = _words(folder, name)
     pairs = itertools.pairwise(words)
     return {key: int(value) for key, value in pairs if key in wanted and value.isdigit()}
 
 
 def _opened(folder: str, name: str) -> int:
-    # never O_CREAT: what the kernel does not offer is not made
+    # never O_CREAT: files that the kernel lacks are not created
     return os.open(os.path.join(folder, name), os.O_WRONLY | os.O_CLOEXEC)
 
 

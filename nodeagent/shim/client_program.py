@@ -1,17 +1,17 @@
-"""A program that is started for a client, with its streams: what visitors of replicas and of the node have in common.
+"""A program started for a client, with its streams: shared by visitors of replicas and of the node.
 
-Standard library only. A visitor (`visitor.py`, `node_visitor.py`) has a socket to the agent, which gives it one order
+Standard library only. A visitor (`visitor.py`, `node_visitor.py`) has a socket to the agent, which sends one order
 and, for a program without a terminal, its three streams:
 
 ```
 {"argv": [...], "env": {...}, "terminal": [rows, columns] | null}
 ```
 
-An empty `argv` is a shell. It answers, a JSON value a message:
+An empty `argv` is a shell. The visitor answers, a JSON value a message:
 
 ```
-{}              with the other end of its terminal, where it has one
-{"pid": n}      it has begun; or {"failed": why}, with a "code" where it is the program's fault
+{}              with the other end of its terminal, if it has one
+{"pid": n}      it has begun; or {"failed": why}, with a "code" if the program is at fault
 {"code": n}     or {"signal": n}: how the program ended
 ```
 
@@ -41,21 +41,21 @@ if TYPE_CHECKING:
 
 FAILED_CODE = 127
 NOT_THERE, NOT_EXECUTABLE = 127, 126
-"""What shells end with when a program is not there, and when it cannot be executed."""
+"""Exit codes of shells if a program does not exist, and if it is not executable."""
 SHELLS = ("/bin/bash", "/usr/bin/bash", "/bin/sh")
 _MOST_ORDER = 1 << 20
 _MOST_REASON = 4096
 STREAMS = 3
 _MOST_WORDS = 500
 _FOLDER = {"bash": "\\w "}
-"""How a shell is asked for the current folder in its prompt; sh cannot be."""
+"""Prompt escape of the current folder, by shell; sh has none."""
 
 
 def received(end: socket.socket) -> tuple[dict | None, Sequence[int]]:  # type: ignore[type-arg]
-    """The order, and the streams; no order where the agent has left. Raises OSError."""
+    """Receive the order, and the streams; no order if the agent has disconnected. Raises OSError."""
     message, streams, _, _ = socket.recv_fds(end, _MOST_ORDER, STREAMS)
     for one in streams:
-        # the program's own three are copies: when it closes those, all are closed
+        # the program has copies: when it closes those, all are closed
         os.set_inheritable(one, False)  # noqa: FBT003
     try:
         return (json.loads(message) if message else None), streams
@@ -69,7 +69,7 @@ def started(
     become: Callable[[int], NoReturn],
     facts: Mapping[str, object] | None = None,
 ) -> int:
-    """Fork the program, which `become` makes of the child, and say that it has begun, with `facts`; its number.
+    """Fork the program, by `become` in the child, and report its start, with `facts`; return its pid.
 
     Raises OSError.
     """
@@ -82,10 +82,10 @@ def started(
     poll.register(told, select.POLLIN)
     poll.register(end, select.POLLIN)
     if told not in {descriptor for descriptor, _ in poll.poll()}:
-        # the agent has left: its user may have halted what has not begun, which would stay for ever
+        # the agent has disconnected: its user may have stopped the child before exec, and it would stay for ever
         os.kill(program, signal.SIGKILL)
         os._exit(FAILED_CODE)
-    # closed by what it executes
+    # closed by exec
     failure = os.read(told, _MOST_REASON)
     os.close(told)
     say(end, json.loads(failure) if failure else {"pid": program, **(facts or {})})
@@ -95,16 +95,16 @@ def started(
 
 
 def say(end: socket.socket, words: Mapping[str, object], descriptors: Sequence[int] = ()) -> None:
-    """Tell the agent, which may have died."""
+    """Send a message to the agent, which may have died."""
     with contextlib.suppress(OSError):
         socket.send_fds(end, [json.dumps(words).encode()], descriptors)
 
 
 def heard(end: socket.socket) -> bytes:
-    """What the agent says next; empty once it has left."""
+    """Return the agent's next message; empty once it has disconnected."""
     try:
         return end.recv(_MOST_ORDER)
-    except OSError:  # and has not taken all that it was told
+    except OSError:  # it did not read all messages
         return b""
 
 
@@ -115,9 +115,9 @@ def watch(
     *,
     ends_with: int = -1,
 ) -> bool:
-    """Pass on signals until the program has ended, and say how; False where the agent left first.
+    """Forward signals until the program has ended, and report its end; False if the agent disconnected first.
 
-    `leave` is called then, after the hangup, and says for how many seconds the end is still waited for; None: for ever.
+    `leave` is called then, after the hangup, and returns the seconds to wait for the end; None: for ever.
     `ends_with` is a pidfd: the program is killed when that process has ended.
     """
     pidfd = os.pidfd_open(program)
@@ -142,7 +142,7 @@ def watch(
         with contextlib.suppress(OSError, OverflowError):
             os.killpg(program, _signal_in(message))
             if not message:
-                os.killpg(program, signal.SIGCONT)  # what is halted hears of nothing else
+                os.killpg(program, signal.SIGCONT)  # a stopped process gets no other signal
         if not message:
             poll.unregister(end)
             is_left, patience_s = True, leave()
@@ -153,7 +153,7 @@ def watch(
 
 
 def _signal_in(message: bytes) -> int:
-    """What the agent asks for; that it is gone is a hangup."""
+    """Return the requested signal; SIGHUP if the agent is gone."""
     try:
         return int(json.loads(message)["signal"]) if message else signal.SIGHUP
     except (ValueError, KeyError, TypeError):
@@ -164,7 +164,7 @@ def _signal_in(message: bytes) -> int:
 
 
 def take_streams(end: socket.socket, order: dict, streams: Sequence[int]) -> None:  # type: ignore[type-arg]
-    """Have the standard streams that are ordered. This process is the leader of a session. Raises OSError."""
+    """Set up the standard streams of an order. This process is a session leader. Raises OSError."""
     if order["terminal"] is not None:
         say(end, {}, [_take_terminal(order["terminal"])])
         return
@@ -173,7 +173,7 @@ def take_streams(end: socket.socket, order: dict, streams: Sequence[int]) -> Non
 
 
 def _take_terminal(size: Sequence[int]) -> int:
-    """A new terminal for this process; its other end."""
+    """Open a new terminal for this process; return its other end."""
     ours, theirs = os.openpty()
     rows, columns = size
     fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", rows, columns, 0, 0))
@@ -184,7 +184,7 @@ def _take_terminal(size: Sequence[int]) -> int:
 
 
 def settle(folders: Sequence[str]) -> None:
-    """Be as programs begin: signals, permissions of what is made, in the first of the folders that can be entered."""
+    """Reset signals and umask, and enter the first of the folders that is accessible."""
     for number in signal.valid_signals() - {signal.SIGKILL, signal.SIGSTOP}:
         signal.signal(number, signal.SIG_DFL)
     signal.pthread_sigmask(signal.SIG_SETMASK, ())
@@ -196,12 +196,12 @@ def settle(folders: Sequence[str]) -> None:
 
 
 def prompt(shell: str, place: str) -> str:
-    """What a shell asks with; `place` comes first."""
+    """Return the prompt of a shell; `place` comes first."""
     return f"{place} {_FOLDER.get(os.path.basename(shell), '')}$ "
 
 
 def execute(argv: list[str], env: Mapping[str, str], *, place: str) -> NoReturn:
-    """Become the program. Raises OSError, ValueError."""
+    """Execute the program. Raises OSError, ValueError."""
     if argv:
         try:
             os.execvpe(argv[0], argv, env)  # noqa: S606
@@ -218,7 +218,7 @@ def execute(argv: list[str], env: Mapping[str, str], *, place: str) -> NoReturn:
 
 
 def tell_failure(tell: int, error: OSError | ValueError) -> NoReturn:
-    """Say why this process does not become the program, and exit."""
+    """Report why the program cannot be executed, and exit."""
     words = {"failed": (getattr(error, "strerror", None) or str(error))[:_MOST_WORDS]}
     code = {"code": error.code} if isinstance(error, _NotStarted) else {}
     os.write(tell, json.dumps({**words, **code}).encode())

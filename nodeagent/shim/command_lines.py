@@ -1,7 +1,7 @@
-"""Reads command lines of processes, for an agent that does not want to wait for them.
+"""Reads command lines of processes, for an agent that must not block.
 
-Standard library only. A command line is in the memory of its process, which can make who reads it wait for ever (its
-pages may be those of a file system that does not answer): a process of its own can be killed then, a thread cannot.
+Standard library only. A command line is in the memory of its process, which can block its reader for ever (its
+pages may be those of a file system that does not respond): a process can be killed then, a thread cannot.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ HEADER = struct.Struct("=II")
 
 
 def main() -> None:
-    """Arguments behind the folder: the most bytes of each, and pids. Writes pid, length and bytes of each in turn."""
+    """Arguments after the folder: the most bytes of each, and pids. Writes pid, length and bytes of each in turn."""
     most, pids = int(sys.argv[2]), map(int, sys.argv[3:])
     for pid in pids:
         try:

@@ -1,10 +1,10 @@
-"""What a shim runs, as a container: made, started, watched and removed beside it.
+"""The program of a shim as a container: created, started, watched and removed beside it.
 
-Standard library only: it runs in the shim. The engine only starts the container and says at the end
-how it ended. That it has ended is known by a pidfd of its first process, and signals go to its
+Standard library only: it runs in the shim. The engine only starts the container and reports
+its end. A pidfd of its first process shows that it has ended, and signals go to its
 processes directly: an engine that restarts, hangs or breaks a stream changes nothing. A second
-process, the keeper, waits for the engine while the container starts: limits are kept and orders obeyed
-meanwhile.
+process, the keeper, waits for the engine while the container starts: the shim enforces limits and
+carries out orders meanwhile.
 """
 
 from __future__ import annotations
@@ -35,22 +35,22 @@ if TYPE_CHECKING:
 
 START_FAILED_CODE = 127
 _SIGNALLED = 128
-"""A first process that passes on how its child ended says `128 + signal`, as shells do."""
+"""A first process that forwards its child's end exits with `128 + signal`, as shells do."""
 _SIGNALS = frozenset(range(1, 65))
 SAID = ".said"
-"""Where, in run/, the first program in the container says that it begins, or why it cannot."""
+"""File in run/ where the first program in the container reports that it begins, or why it cannot."""
 BEGUN = "begun"
 GATE = ".gate"
-"""A named pipe in run/, at which the first program waits for commands that set secret variables (no
-file, no engine and no image ever holds them), and for the last one, with which it may begin."""
+"""A named pipe in run/, by which the first program receives commands that set secret variables (no
+file, no engine and no image ever has them), and the last one, with which it may begin."""
 GIVEN = "nsml_given"
 """A variable that the last command sets to `all`."""
 ENGINE_LOST = "the container engine of the node was restarted or ended, and the program with it"
 _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _LAST_WORDS_S = 2.0
-"""How long a keeper may take, after the container's end, to say what that used."""
+"""Time for a keeper to report a container's resource usage after its end."""
 _GIVE_UP_S = 600.0
-"""How long an engine is asked how a container ended of which nothing is left."""
+"""How long an engine is asked how a vanished container ended."""
 
 
 class Contained:
@@ -83,7 +83,7 @@ class Contained:
         self._visitors: list[int] = []
 
     def start(self) -> None:
-        """Have the container made and started; `is_running` until that has failed. Raises OSError."""
+        """Begin to create and start the container; `is_running` until that has failed. Raises OSError."""
         plan = self._spec["container"]
         words = _as_shell_words(
             {**plan.get("environment", {}), **self._spec["secrets"]}, plan.get("unset", ())
@@ -99,29 +99,29 @@ class Contained:
         self._keeper = Keeper(lambda line: bring_up(line, self._container, opening))
 
     def is_running(self) -> bool:
-        """Whether the container is on its way, or runs."""
+        """Whether the container is starting, or runs."""
         self._hear()
         if self._pidfd < 0:
             return self._is_on_its_way()
         return not self._failure and not has_ended(self._pidfd)
 
     def terminate(self) -> None:
-        """SIGTERM to the first process, which passes it on to the program's group."""
+        """SIGTERM the first process, which forwards it to the program's group."""
         if self._has_begun:
             self._signal(signal.SIGTERM)
         else:
             self.kill()
 
     def kill(self) -> None:
-        """SIGKILL to the first process: the kernel then ends all that is in the container."""
+        """SIGKILL the first process: the kernel then ends the whole container."""
         if not self._has_begun and not (self._pidfd >= 0 and has_ended(self._pidfd)):
-            self._give_up()  # of one that has ended by itself, how it did is still to be learnt
+            self._give_up()  # not if it has ended by itself: its result is still needed
         self._signal(signal.SIGKILL)
 
     def is_gone(self) -> bool:
-        """Whether nothing of it is left, and how it ended is known or will never be.
+        """Whether nothing of it is left, and its result is known or never will be.
 
-        A container that is given up, or failed to start, may come into being later; no program begins in it.
+        A container given up, or failed to start, may still be created later; no program begins in it.
         """
         self._hear()
         if self._pidfd < 0:
@@ -133,7 +133,7 @@ class Contained:
         return self._is_known
 
     def outcome(self) -> Outcome:
-        """How it ended, as the engine says."""
+        """Return how it ended, according to the engine."""
         state = self._state
         if self._failure:
             why = "ENGINE_AWAY" if self._is_engine_away else "START_FAILED"
@@ -159,24 +159,24 @@ class Contained:
         return code, None, verdict
 
     def release(self) -> None:
-        """Remove the container, whose end is written down; the agent removes what is left.
+        """Remove the container after its end was recorded; the agent removes leftovers.
 
-        One that did not begin is the keeper's to remove: only that knows whether it is still to come.
+        One that did not begin is removed by the keeper: only that knows whether it may still be created.
         """
         if self._pidfd >= 0:
             with contextlib.suppress(OSError):
                 self._container.remove()
 
     def processes(self) -> Sequence[int]:
-        """Those in its control group, where that can be seen."""
+        """Return the pids in its control group, if visible."""
         return [] if self._group is None else self._group.members()
 
     def exceeded(self) -> Excess | None:
-        """Whether the kernel killed something of it for memory: the rest is then ended with it."""
+        """Whether the kernel killed a process of it for memory: the rest is then ended too."""
         group = self._group
         if group is None or self._pidfd < 0:
             return None
-        # the last reading stands, should its group be gone before the keeper has read it
+        # the last reading counts if its group is removed before the keeper reads it
         self._note_use(group.cpu_s(), group.memory_used())
         excess = memory_excess(group, self._memory_limit(), self.memory_peak_bytes)
         if excess is not None:
@@ -184,7 +184,7 @@ class Contained:
         return excess
 
     def admit(self) -> None:
-        """Fork a visitor that copies files or serves ssh, if there is what to visit. Raises OSError.
+        """Fork a visitor that copies files or serves ssh, if the container runs. Raises OSError.
 
         Programs are started by the container's engine.
         """
@@ -193,27 +193,27 @@ class Contained:
         with contextlib.closing(visitor.Process(self.pid, os.dup(self._pidfd))) as first:
             entrance = Entrance()
             if self._group is not None:
-                with contextlib.suppress(OSError):  # the visitor says why
+                with contextlib.suppress(OSError):  # the visitor reports why
                     entrance = self._group.open_entrance(cpus=None)
-            # whoever's descendant it is, what is in the container ends with it
+            # whatever its parent, a process in the container ends with it
             hands_over = bool(entrance.member_files)
             self._visitors.append(
                 visitor.fork(self._folder, self._spec, first, entrance, may_hand_over=hands_over)
             )
 
     def remark(self) -> str:
-        """Nothing: how often its group refused something is gone with it."""
+        """Empty: the counts of refusals are gone with its group."""
         return ""
 
     def _memory_limit(self) -> int | None:
         return self._config["HostConfig"].get("Memory") or None
 
     def _is_on_its_way(self) -> bool:
-        """Whether the keeper still works at its start, and has not come to its first process."""
+        """Whether the keeper is still starting it, and has not reached its first process."""
         return self._keeper is not None and not self._failure and not self._is_given_up
 
     def _hear(self) -> None:
-        """Take what the keeper said, and see to it that there is one."""
+        """Process the keeper's messages, and replace a dead keeper."""
         self._visitors = [pid for pid in self._visitors if os.waitpid(pid, os.WNOHANG)[0] == 0]
         keeper = self._keeper
         if keeper is None or self._is_given_up:
@@ -228,7 +228,7 @@ class Contained:
         if not self._has_begun:
             self._failure = "it was not started: the process that saw to it was killed"
         with contextlib.suppress(OSError):
-            # fails where there is no room for a process now, and is asked again at the next look
+            # fails without room for a process, and is retried at the next look
             presence = self._presence()
             if self._has_begun:
                 self._keeper = Keeper(lambda line: keep(line, container, pidfd, group, presence))
@@ -251,19 +251,19 @@ class Contained:
             self._note_use(word["cpu_s"], word["peak_bytes"])
 
     def _open_gate(self, gate: int) -> None:
-        """Let the program begin, once it can be told where its listener is; without that it does not."""
+        """Let the program begin, with its listener; without that it does not."""
         try:
             words = _as_shell_words(self._listen(), ())
         except OSError as error:
             self._failure = f"it cannot be given a listener: {error.strerror or error}"
         else:
             self._has_begun = True
-            with contextlib.suppress(OSError):  # whoever waited there has ended
+            with contextlib.suppress(OSError):  # the waiting process has ended
                 os.write(gate, words + f"{GIVEN}=all\n".encode())
         os.close(gate)
 
     def _listen(self) -> dict[str, str]:
-        """Make the listener that is asked for, in the container's network; the variables that tell of it. Raises OSError."""
+        """Create the requested listener in the container's network; return its variables. Raises OSError."""
         if not self._spec.get(loopback.LISTENER):
             return {}
         network = os.open(f"/proc/{self.pid}/ns/net", os.O_RDONLY | os.O_CLOEXEC)
@@ -278,7 +278,7 @@ class Contained:
             os.close(network)
 
     def _tell_group(self) -> None:
-        """Write down where the agent can read what it uses; without, that is not known."""
+        """Write where the agent can read its resource usage; on failure that stays unknown."""
         if self._group is None:
             return
         path = os.path.join(self._folder, "group.json")
@@ -293,11 +293,11 @@ class Contained:
         self.max_rss_bytes = self.memory_peak_bytes
 
     def _presence(self) -> Presence | None:
-        """What to look at of an engine that takes its containers with it."""
+        """Return what to watch of an engine that ends its containers with itself."""
         return None if self._outlives_engine else Presence(self._container)
 
     def _give_up(self) -> None:
-        """Have nothing begin that has not begun; what comes of it is the keeper's."""
+        """Stop a start in progress; the keeper cleans up."""
         if self._keeper is not None and not self._is_given_up:
             self._is_given_up = True
             self._keeper.leave()
@@ -326,7 +326,7 @@ class Contained:
         return True
 
     def _make_gate(self) -> str:
-        """The gate, for whoever the program runs as. Raises OSError."""
+        """Create the gate, owned by the program's user. Raises OSError."""
         run = os.path.join(self._folder, "run")
         path = os.path.join(run, GATE)
         os.mkfifo(path, 0o600)
@@ -340,9 +340,9 @@ class Contained:
                 signal.pidfd_send_signal(self._pidfd, number)
 
     def _said(self) -> str:
-        """What the first program in the container wrote: that it begins, or why it cannot."""
+        """Return the report of the first program in the container: that it begins, or why it cannot."""
         with contextlib.suppress(OSError):
-            # among what user code may write: no link is followed, and nothing waited for
+            # user code may write here: follow no link, and never block
             flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
             file = os.open(os.path.join(self._folder, "run", SAID), flags)
             try:
@@ -353,11 +353,11 @@ class Contained:
 
 
 def _as_shell_words(variables: dict[str, str], unset: Sequence[str]) -> bytes:
-    """Commands for a POSIX shell that set and export each, and take others away."""
+    """Return commands for a POSIX shell that set and export `variables`, and unset others."""
     lines = [f"unset {name}\n" for name in unset if _VARIABLE.fullmatch(name)]
     for name, value in variables.items():
         if not _VARIABLE.fullmatch(name):
-            continue  # no shell takes it, and an image may have any
+            continue  # no shell accepts it, and an image may have any
         quoted = value.replace("'", "'\\''")
         lines.append(f"export {name}='{quoted}'\n")
     return "".join(lines).encode()

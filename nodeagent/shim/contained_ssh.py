@@ -1,7 +1,7 @@
-"""What an ssh server in a container asks of the agent: programs, and signatures with its host key.
+"""Requests of an ssh server in a container to the agent: programs, and signatures with its host key.
 
-The container's engine starts programs, and the agent alone can ask that. Nor does the server have its private key:
-however it is looked into, there is none. Both ends of their socket send JSON values, one a message:
+The container's engine starts programs, which only the agent can request. Nor does the server have its private key:
+inspecting its memory reveals none. Both ends of their socket send JSON values, one a message:
 
 ```
 {"sign": data}                                   both in base64
@@ -9,21 +9,21 @@ however it is looked into, there is none. Both ends of their socket send JSON va
 {"command": words | null, "env": {...}, "terminal": [rows, columns] | null}
     {"begins": true}                             with a socket, and the program's streams: three pipes, or its terminal
     {"failed": why}
-{"argv": [...]}                                  as that, for a program of the platform's choice
+{"argv": [...]}                                  the same, for a program chosen by the platform
 ```
 
-Without a command it is a shell. Over the program's socket come
+Without a command it is a shell. The program's socket carries
 
 ```
-{"failed": why, "code": n}                       it was not started
-{"pid": n | null}                                it has begun: its number in the container, where that is known
-{"code": n}                                      it has ended; what it wrote is in its streams, which are closed
-{"lost": true}                                   it went with its container, or a part of what it wrote is not there
+{"failed": why, "code": n}        it was not started
+{"pid": n | null}                 it has begun: its pid in the container, if known
+{"code": n}                       it has ended; its output is in its streams, which are closed
+{"lost": true}                    it ended with its container, or part of its output is lost
 ```
 
-and `{"signal": n}` and `{"size": [rows, columns]}` go the other way. The agent makes all descriptors and is sent none.
-A program whose client leaves gets SIGHUP from both: either may have been killed. Answers come in the order of the
-questions, and at once: the agent waits for nobody before.
+and `{"signal": n}` and `{"size": [rows, columns]}` in the other direction. The agent makes all descriptors and receives none.
+A program whose client disconnects gets SIGHUP from both: either may have been killed. Answers come in the order of
+requests, and at once: the agent does not block first.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ _LOCALHOST: Final = "localhost"
 
 
 class Agent:
-    """The agent, as a server in a container sees it; all methods raise OSError where it does not answer."""
+    """The agent, as seen by a server in a container; all methods raise OSError if it does not answer."""
 
     def __init__(self, end: socket.socket) -> None:
         self._end = end
@@ -63,12 +63,12 @@ class Agent:
         end.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, MOST_MESSAGE)
 
     def signature(self, data: bytes) -> bytes:
-        """Of `data`, with the private half of the host key."""
+        """Return a signature of `data` with the private host key."""
         answer, _ = self._ask({"sign": base64.b64encode(data).decode("ascii")})
         return base64.b64decode(answer["signature"])
 
     def program(self, words: Mapping[str, object]) -> tuple[socket.socket, Sequence[int]]:
-        """The socket and the streams of a program that is on its way."""
+        """Return the socket and the streams of a starting program."""
         _, given = self._ask(words)
         end, *streams = given
         return socket.socket(fileno=end), streams
@@ -78,7 +78,7 @@ class Agent:
             self._end.send(json.dumps(words).encode())
             message, given, _, _ = socket.recv_fds(self._end, MOST_MESSAGE, _MOST_DESCRIPTORS)
         except OSError:
-            self._end.close()  # what comes later would be taken for another answer
+            self._end.close()  # a later message would be read as another answer
             raise
         if not message:
             raise OSError("its node has left")
@@ -91,7 +91,7 @@ class Agent:
 
 
 class HostKey(asyncssh.SSHKeyPair):
-    """A host key of which the agent has the private half; `public` is the other one, in OpenSSH's form."""
+    """A host key with its private half at the agent; `public` is the other half, in OpenSSH's format."""
 
     def __init__(self, agent: Agent, public: str) -> None:
         key = asyncssh.import_public_key(public)
@@ -100,15 +100,15 @@ class HostKey(asyncssh.SSHKeyPair):
         self._agent = agent
 
     def sign(self, data: bytes) -> bytes:
-        """As the protocol has it: the algorithm's name, and the signature."""
+        """Return the algorithm's name and the signature, as in the protocol."""
         return String(self.key_algorithm) + String(self._agent.signature(data))
 
 
 class ContainedLoop(GatheringLoop):
-    """An event loop that looks up names by nothing of the image.
+    """An event loop that resolves names without files of the image.
 
-    The C library would load for that what the image's nsswitch.conf names. Known are numbers, `localhost` and the names
-    in /etc/hosts; others are looked up by a program in the container, if that has it (`getent`).
+    The C library would load modules named in the image's nsswitch.conf. Resolved here are numbers, `localhost` and
+    names in /etc/hosts; others are resolved by a program in the container, if it has one (`getent`).
     """
 
     def __init__(self, gathered: socket.socket, agent: Agent) -> None:
@@ -125,7 +125,7 @@ class ContainedLoop(GatheringLoop):
         proto: int = 0,
         flags: int = 0,
     ) -> list[tuple[Any, ...]]:
-        """As every event loop does. Raises OSError."""
+        """Resolve as every event loop does. Raises OSError."""
         name = host.decode("ascii", "replace") if isinstance(host, bytes) else host or ""
         numeric = flags | socket.AI_NUMERICHOST | socket.AI_NUMERICSERV
         found: list[tuple[Any, ...]] = []
@@ -138,7 +138,7 @@ class ContainedLoop(GatheringLoop):
         return found
 
     async def getnameinfo(self, sockaddr: Any, _flags: int = 0) -> tuple[str, str]:
-        """The numbers themselves."""
+        """Return the numbers themselves."""
         numeric = socket.NI_NUMERICHOST | socket.NI_NUMERICSERV
         return socket.getnameinfo(sockaddr, numeric)
 
@@ -146,14 +146,14 @@ class ContainedLoop(GatheringLoop):
         if _family(name):
             return [name]
         if name.lower().rstrip(".") == _LOCALHOST:
-            # a machine may have no IPv6, on which to listen would fail as a whole
+            # a machine may have no IPv6, and listening would fail as a whole
             return ["127.0.0.1"] if is_listening else ["127.0.0.1", "::1"]
         if not _NAME.fullmatch(name):
             return []
         return addresses_in(_hosts(), name) or await self._asked(name)
 
     async def _asked(self, name: str) -> Sequence[str]:
-        """What a program of the image finds."""
+        """Return the addresses that a program of the image finds."""
         words: dict[str, object] = {"argv": ["getent", "ahosts", name], "env": {}, "terminal": None}
         end, (given, output, errors) = self._agent.program(words)
         os.close(given)
@@ -184,7 +184,7 @@ class ContainedLoop(GatheringLoop):
 
 
 def addresses_in(hosts: str, name: str) -> Sequence[str]:
-    """Those that a file like /etc/hosts has for a name, in its order."""
+    """Return the addresses of a name in a file like /etc/hosts, in its order."""
     found = []
     for line in hosts.splitlines():
         address, *names = line.partition("#")[0].split() or [""]
@@ -194,7 +194,7 @@ def addresses_in(hosts: str, name: str) -> Sequence[str]:
 
 
 def _hosts() -> str:
-    """The container's file, if it is one."""
+    """Return the container's file, if it is a regular one."""
     try:
         descriptor = os.open(_HOSTS, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
     except OSError:
@@ -208,7 +208,7 @@ def _hosts() -> str:
 
 
 def _family(address: str) -> int:
-    """Of a numeric address; 0 for anything else."""
+    """Return the family of a numeric address; 0 for anything else."""
     try:
         version = ipaddress.ip_address(address).version
     except ValueError:

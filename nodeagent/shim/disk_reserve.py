@@ -1,7 +1,7 @@
-"""Room on the disk that is taken early, for a small file that must be written on a full one.
+"""Disk space reserved early, for a small file that must be written to a full disk.
 
-A program that fills the disk must not keep its own end from being written down: its devices are
-freed on that word. Standard library only: shims use it.
+A program that fills the disk must not prevent the record of its own end: its devices are
+freed after that. Standard library only: shims use it.
 """
 
 from __future__ import annotations
@@ -15,36 +15,36 @@ if TYPE_CHECKING:
 
 _BYTES = 4096
 _LONGEST_MESSAGE = 250
-"""JSON takes up to twelve bytes for a character; what is written beside it stays under 1000."""
+"""JSON takes up to twelve bytes for a character; the other fields stay under 1000."""
 
 
 def take(folder: str) -> None:
-    """Take room in `folder`."""
+    """Reserve space in `folder`."""
     _write(_path(folder), b" " * _BYTES, os.O_CREAT | os.O_TRUNC)
 
 
 def spend(folder: str, name: str, content: Mapping[str, object]) -> None:
-    """Write `content` as JSON to `name` in `folder`, atomically and durably, into the room taken.
+    """Write `content` as JSON to `name` in `folder`, atomically and durably, into the reserved space.
 
-    Overwriting needs no new blocks where files are changed in place. A `message` for which there is no
-    room is cut.
+    Overwriting needs no new blocks where files are changed in place. A `message` that does not
+    fit is truncated.
 
     Raises:
-        OSError: there is no room taken, or the disk does not do it even so.
+        OSError: no space is reserved, or the write fails anyway.
     """
     encoded = json.dumps(content).encode()
     if len(encoded) > _BYTES:
         message = str(content["message"])[:_LONGEST_MESSAGE]
         encoded = json.dumps({**content, "message": message}).encode()
     path = _path(folder)
-    # Spaces after a JSON document are part of it.
+    # Trailing spaces are valid JSON.
     _write(path, encoded.ljust(_BYTES)[:_BYTES], 0)
     os.rename(path, os.path.join(folder, name))
     flush_names(folder)
 
 
 def flush_names(folder: str) -> None:
-    """Return once the names in `folder` are on the disk. Raises OSError."""
+    """Flush the names in `folder` to the disk. Raises OSError."""
     descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
         os.fsync(descriptor)

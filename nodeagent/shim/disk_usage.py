@@ -1,7 +1,7 @@
-"""How much disk a replica occupies, measured a little at a time.
+"""Measures the disk usage of a replica, a little at a time.
 
-Standard library only: it runs in the shim, which has signals and deadlines to keep while a program may
-have made millions of files. Nothing that user code made is followed or trusted.
+Standard library only: it runs in the shim, which has signals and deadlines to handle while a program may
+have created millions of files. No file of user code is followed or trusted.
 """
 
 from __future__ import annotations
@@ -18,19 +18,19 @@ if TYPE_CHECKING:
 _FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 BLOCK = 512
 FILE_BYTES = 4096
-"""What a file or folder counts for at least: an empty one takes an inode, of which a disk has as few."""
+"""Minimum size of a file or folder: an empty one takes an inode, which are limited too."""
 MOST_PENDING = 500_000
-"""Folders that a walk remembers to go to: some 50 MB of names."""
+"""Most folders queued in a walk: some 50 MB of names."""
 
 Node = tuple["Node | None", str]
-"""A folder as its parent and its name: the path of one that lies deep costs no more."""
+"""A folder as its parent and its name: deep paths cost no more."""
 
 
 class Measurement:
-    """One walk over `folders` and `files` of the folder `place`; `advance` until it is `done`.
+    """One walk over `folders` and `files` of the folder `place`; call `advance` until it is `done`.
 
-    `occupied_bytes` is what was found so far: blocks that are taken, so that holes do not count, and for each
-    file FILE_BYTES at least; a file with several names is spread over them. `file_count` is how many there are. `has_too_many` folders when some were left out.
+    `occupied_bytes` is the sum so far: allocated blocks, so that holes do not count, and for each
+    file FILE_BYTES at least; a file with several names is divided among them. `file_count` counts files. `has_too_many`: some folders were left out.
     """
 
     def __init__(self, place: str, folders: Sequence[str], files: Sequence[str]) -> None:
@@ -42,7 +42,7 @@ class Measurement:
         self._steps = self._walk(folders, files)
 
     def advance(self, seconds: float) -> None:
-        """Go on for so long, or to the end."""
+        """Continue for `seconds`, or to the end."""
         until = time.monotonic() + seconds
         for _ in self._steps:
             if time.monotonic() >= until:
@@ -57,19 +57,19 @@ class Measurement:
         pending: list[Node] = [(None, name) for name in folders]
         while pending:
             node = pending.pop()
-            # what changed meanwhile, or may not be read, is passed over
+            # changed or unreadable folders are skipped
             with contextlib.suppress(OSError), _opened(self._place, node) as folder:
                 self._count(os.fstat(folder))
                 with os.scandir(folder) as entries:
                     for entry in entries:
                         yield
-                        # each by itself: a file that has gone must not hide those behind it
+                        # each by itself: a removed file must not hide those after it
                         with contextlib.suppress(OSError):
                             self._meet(entry, node, pending)
             yield
 
     def _meet(self, entry: os.DirEntry[str], folder: Node, pending: list[Node]) -> None:
-        """Count one entry of a folder, or go there later. Raises OSError when it has gone."""
+        """Count one entry of a folder, or queue it. Raises OSError if it was removed."""
         if not entry.is_dir(follow_symlinks=False):
             self._count(entry.stat(follow_symlinks=False))
         elif len(pending) < MOST_PENDING:
@@ -85,7 +85,7 @@ class Measurement:
 
 @contextlib.contextmanager
 def _opened(place: str, node: Node) -> Iterator[int]:
-    """A descriptor of a folder, reached name by name and through no link. Raises OSError."""
+    """Yield a descriptor of a folder, opened name by name and through no link. Raises OSError."""
     names = []
     at: Node | None = node
     while at is not None:

@@ -1,7 +1,7 @@
-"""Copies files out of and into a replica: what a visitor becomes for `nsml cp`, in place of a program.
+"""Copies files out of and into a replica: run by a visitor for `nsml cp`, in place of a program.
 
-It is the account of the replica, within its namespaces and its limits, without any right that its programs lack: what
-they cannot read or write, the kernel keeps from it. It speaks on its standard streams (`nsml.copying`).
+It runs with the account of the replica, within its namespaces and its limits, without any right that its programs
+lack: the kernel enforces their permissions. It uses its standard streams (`nsml.copying`).
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _READ_BYTES = 1 << 17
 
 
 def prepare() -> None:
-    """Load what this needs, while it can be seen: shims do not carry it. Raises OSError."""
+    """Import modules while they are visible: shims do not load them. Raises OSError."""
     import fcntl  # noqa: F401
     import gc
 
@@ -36,9 +36,9 @@ def prepare() -> None:
 
 
 def serve(order: dict) -> NoReturn:  # type: ignore[type-arg]
-    """Do one copy and exit. `order`: `path` is sent if `sends`; else what comes is put there, perhaps as `name`.
+    """Do one copy and exit. `order`: `path` is sent if `sends`; else received files are put there, perhaps as `name`.
 
-    Or, if it `keeps_in_step`, work in the folder `path` until the client leaves.
+    Or, if it `keeps_in_step`, work in the folder `path` until the client disconnects.
     """
     try:
         _copy(order)
@@ -47,7 +47,7 @@ def serve(order: dict) -> NoReturn:  # type: ignore[type-arg]
 
 
 def _copy(order: dict) -> None:  # type: ignore[type-arg]
-    # nothing is loaded from what the session's user can write; nor does a process of theirs look into this one,
+    # load nothing that the session's user can write; nor can their processes inspect this one,
     # which executes nothing and so stays as the visitor made it
     sys.path.clear()
     sys.meta_path.clear()
@@ -86,7 +86,7 @@ def _carry_out(steps: Generator[bytes, bytes, None]) -> None:
             else:
                 came = os.read(0, _READ_BYTES)
                 if not came:
-                    return  # its client is gone
+                    return  # its client has disconnected
                 said = steps.send(came)
         except StopIteration:
             return

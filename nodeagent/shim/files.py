@@ -1,4 +1,4 @@
-"""Small files by the kernel's own calls, for processes that were just forked.
+"""Reads and writes small files by system calls, for newly forked processes.
 
 Python's file objects cost such a process up to a quarter of a millisecond each: it has to copy every page of
 memory that they touch. Standard library only: it runs in the shim.
@@ -12,7 +12,7 @@ _PIECE = 1 << 16
 
 
 def content_of(path: str) -> bytes:
-    """All that is in a file. Raises OSError."""
+    """Return the content of a file. Raises OSError."""
     descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     try:
         content = b""
@@ -24,7 +24,7 @@ def content_of(path: str) -> bytes:
 
 
 def write_into(path: str, text: str) -> None:
-    """Write to a file that is there, in one call: for those of the kernel. Raises OSError."""
+    """Write to an existing file in one call: for the kernel's files. Raises OSError."""
     descriptor = os.open(path, os.O_WRONLY | os.O_CLOEXEC)
     try:
         os.write(descriptor, text.encode())

@@ -1,8 +1,8 @@
-"""What a shim runs, as processes of its own: fork, namespaces, signals, and how it ended.
+"""The program of a shim as processes of its own: fork, namespaces, signals, and exit status.
 
 Standard library only: it runs in the shim. At level `namespace` the child is pid 1 of a root of its
 own and starts the program; at levels `user` and `none` the child becomes the program. With an account
-the program, and pid 1 of its root, run as that; the shim stays who it is.
+the program, and pid 1 of its root, run as that; the shim keeps its user.
 """
 
 from __future__ import annotations
@@ -32,13 +32,13 @@ ORDERS = (signal.SIGTERM, signal.SIGINT)
 START_FAILED_CODE = 127
 _MOST_HALTS = 50
 _DEFAULTED = signal.valid_signals() - {signal.SIGKILL, signal.SIGSTOP}
-"""A program must not inherit which signals this interpreter, or the agent's shell, ignores."""
+"""A program must not inherit ignored signals of this interpreter, or of the agent's shell."""
 
 
 class Forked:
     """`Program` as a child of this process with all its descendants.
 
-    With a control group of its own, what is in that belongs to it too, whatever it detached itself from.
+    With a control group of its own, all processes in it belong to it too, even detached ones.
     """
 
     def __init__(self, folder: str, spec: dict, network: int | None = None) -> None:  # type: ignore[type-arg]
@@ -92,7 +92,7 @@ class Forked:
         self._signal(signal.SIGTERM)
 
     def kill(self) -> None:
-        """SIGKILL to everything; what was forked meanwhile may be left."""
+        """SIGKILL all processes; concurrent forks may survive."""
         if self.pid and self._status is None:
             self._signal(signal.SIGKILL)
         if not self._is_bounded:
@@ -103,21 +103,21 @@ class Forked:
         signal_all(descendants(os.getpid()), signal.SIGKILL)
 
     def is_gone(self) -> bool:
-        """Whether no process of it is left; with the last one its group goes."""
+        """Whether no process of it is left; then its group is removed."""
         if not self._is_gone:
             if self._pasta is not None and not self.is_running():
                 self._pasta.end()
             self._is_gone = self._reap() and not (self._group and self._group.members())
             if self._is_gone and self._group is not None:
                 self._measure(self._group)
-                # an ssh server and its programs may have been nobody's here to reap
+                # an ssh server and its programs may have had another parent to reap them
                 self.cpu_s = list(max(self.cpu_s, self._group.cpu_s(), key=sum))
                 self._note_refused_forks(self._group)
                 self._group.remove()
         return self._is_gone
 
     def processes(self) -> list[int]:
-        """Those that are there now, but for the first process and pasta: those are ours, and no limit's."""
+        """Return its current pids without the first process and pasta: those are ours, and count for no limit."""
         found = children_of(os.getpid()) if self._group is None else self._group.members()
         ours = {self.pid} if self._has_first_process else set()
         if self._pasta is not None:
@@ -125,7 +125,7 @@ class Forked:
         return [pid for pid in found if pid not in ours]
 
     def exceeded(self) -> Excess | None:
-        """Whether the kernel killed something of it for memory."""
+        """Whether the kernel killed a process of it for memory."""
         group = self._group
         if group is None or self._is_gone:
             return None
@@ -136,7 +136,7 @@ class Forked:
         return excess
 
     def admit(self) -> None:
-        """Fork a visitor, if there is what to visit; it is a descendant like all others. Raises OSError."""
+        """Fork a visitor, if the program runs; it is a descendant like all others. Raises OSError."""
         if not self.is_running():
             return
         group = self._group
@@ -152,7 +152,7 @@ class Forked:
             )
 
     def remark(self) -> str:
-        """What its user should know of a bad end that it was not stopped for."""
+        """Return a hint for its user about a failure other than a stop."""
         times = self._refused_forks
         limit = self._spec["group"]["process_count"] if times else None
         if limit is None:
@@ -161,7 +161,7 @@ class Forked:
         return f"it reached its limit of {limit} processes, {often}; try --processes {2 * limit}"
 
     def _enter_network(self) -> None:
-        """Join the program's network: it is found by the pid of this process, too. Raises OSError."""
+        """Join the program's network: it is also found by the pid of this process. Raises OSError."""
         if self._network is not None:
             namespaces.enter_network(self._network)
             os.close(self._network)
@@ -173,7 +173,7 @@ class Forked:
             raise OSError(errno.ENONET, "its own network does not exist")
 
     def _make_group(self) -> Entrance:
-        """Make the group; how the child joins it. Raises OSError."""
+        """Create the group; return the child's entrance. Raises OSError."""
         if self._group is None:
             return Entrance()
         wanted = self._spec["group"]
@@ -184,7 +184,7 @@ class Forked:
         return self._group.open_entrance(cpus=wanted["cpus"])
 
     def _note_refused_forks(self, group: Group) -> None:
-        """Once, before the group is first killed: it is left no room then, and refuses what forks last."""
+        """Read once, before the group is first killed: then it has no room, and refuses the last forks."""
         if self._refused_forks is None:
             self._refused_forks = group.refused_forks()
 
@@ -192,7 +192,7 @@ class Forked:
         self.memory_peak_bytes = max(self.memory_peak_bytes, group.memory_used())
 
     def outcome(self) -> Outcome:
-        """How it ended; what the child reported outweighs its own end."""
+        """Return how it ended; the child's report outweighs its own exit status."""
         status = self._status
         kind, text = self._said()
         if kind == "FAILED":
@@ -205,10 +205,10 @@ class Forked:
         return (code, None, None) if code >= 0 else (None, -code, None)
 
     def release(self) -> None:
-        """Nothing is left of processes that are gone."""
+        """Do nothing: ended processes leave nothing."""
 
     def _said(self) -> tuple[str, str]:
-        """What the child reported, and of what kind it is; empty when it said nothing."""
+        """Return kind and text of the child's report; empty without one."""
         if self._report < 0:
             return "", ""
         os.set_blocking(self._report, False)
@@ -220,7 +220,7 @@ class Forked:
         return kind, text
 
     def _reap(self) -> bool:
-        """Collect what has ended; True when there is no child left at all."""
+        """Reap ended children; True when no child is left."""
         while True:
             try:
                 pid, status, used = os.wait4(-1, os.WNOHANG)
@@ -239,7 +239,7 @@ class Forked:
     def _signal(self, number: signal.Signals) -> None:
         with contextlib.suppress(OSError):
             if self._has_first_process:
-                os.kill(self.pid, number)  # it passes SIGTERM on
+                os.kill(self.pid, number)  # it forwards SIGTERM
             else:
                 os.killpg(self.pid, number)
 
@@ -253,9 +253,9 @@ def _fork_program(
     *,
     gate: Sequence[int] = (),
 ) -> int:
-    """Fork the child that becomes the program or, in namespaces, its pid 1; give its pid. Raises OSError.
+    """Fork the child that becomes the program or, in namespaces, its pid 1; return its pid. Raises OSError.
 
-    Where there is a `gate`, a pipe, pid 1 starts the program when something was written there.
+    With a `gate`, a pipe, pid 1 starts the program when something was written to it.
     """
     shim, isolation = os.getpid(), spec["namespace"]
     if isolation:
@@ -264,7 +264,7 @@ def _fork_program(
         child = os.fork()
     if child:
         if not isolation:
-            # in both processes, so that neither has to wait for the other
+            # in both processes, so that neither has to wait
             with contextlib.suppress(OSError):
                 os.setpgid(child, child)
         return child
@@ -281,13 +281,13 @@ def _fork_program(
                 namespaces.end_with(shim)
             entrance.limit()
             _exec_program(spec, report)
-        # whoever the program is, it passes the folders that lead to what its root holds
+        # the program of any user must pass the folders that lead into its root
         os.umask(0o022)
         namespaces.enter_root(os.path.join(folder, "root"), isolation["mounts"])
         if gate:
             os.close(gate[1])
             if not os.read(gate[0], 1):
-                os._exit(START_FAILED_CODE)  # the shim says why
+                os._exit(START_FAILED_CODE)  # the shim reports why
         _be_first_process(spec, report, shim, entrance)
     except BaseException as error:  # noqa: BLE001 - a forked child must not return to its caller
         _report(report, "FAILED", str(error))
@@ -295,7 +295,7 @@ def _fork_program(
 
 
 def halt_descendants() -> None:
-    """Stop all of them before any is killed: the place of a killed one would be forked into again."""
+    """SIGSTOP all of them before killing any: otherwise new forks replace the killed ones."""
     with _first_in_line():
         halted: set[int] = set()
         for _ in range(_MOST_HALTS):
@@ -308,9 +308,9 @@ def halt_descendants() -> None:
 
 @contextlib.contextmanager
 def _first_in_line() -> Iterator[None]:
-    """Meanwhile be given a processor before programs, where that is allowed (root).
+    """Run with real-time priority over programs meanwhile, if allowed (root).
 
-    Among thousands that fork without end this process would hardly have its turn.
+    Among thousands of forking processes this one would hardly be scheduled.
     """
     usual = os.sched_param(0)
     with contextlib.suppress(OSError):
@@ -323,7 +323,7 @@ def _first_in_line() -> Iterator[None]:
 
 
 def signal_all(pids: Iterable[int], number: signal.Signals) -> None:
-    """Signal those that are there; what became another user (sudo) is not ours to end, and is waited for."""
+    """Signal existing processes; those that became another user (sudo) cannot be signalled, and are waited for."""
     for pid in pids:
         with contextlib.suppress(OSError):
             os.kill(pid, number)
@@ -337,7 +337,7 @@ def _prepare_streams(output: int) -> None:
 
 
 def _exec_program(spec: dict, report: int) -> NoReturn:  # type: ignore[type-arg]
-    """Become the program; on failure report why and exit."""
+    """Execute the program; on failure report why and exit."""
     os.setpgid(0, 0)
     for number in _DEFAULTED:
         signal.signal(number, signal.SIG_DFL)
@@ -351,14 +351,14 @@ def _exec_program(spec: dict, report: int) -> NoReturn:  # type: ignore[type-arg
 
 
 def _spawn_program(spec: dict, report: int) -> int:  # type: ignore[type-arg]
-    """Start the program in a group of its own, without a copy of this process; give its pid.
+    """Start the program in a group of its own, without a copy of this process; return its pid.
 
-    It would outlive us anywhere but in a pid namespace of ours: nothing can be set to end it.
+    It would outlive us except in our pid namespace: no parent-death signal can be set.
     """
     os.umask(0o022)
     try:
         os.chdir(spec["cwd"])
-        os.putenv("PATH", spec["env"].get("PATH", os.defpath))  # where the program is looked for
+        os.putenv("PATH", spec["env"].get("PATH", os.defpath))  # posix_spawnp searches it
         return os.posix_spawnp(
             spec["argv"][0],
             spec["argv"],
@@ -372,7 +372,7 @@ def _spawn_program(spec: dict, report: int) -> int:  # type: ignore[type-arg]
 
 
 def _not_started(spec: dict, report: int, error: OSError | ValueError) -> NoReturn:  # type: ignore[type-arg]
-    """Report why the program does not run, and exit."""
+    """Report why the program did not start, and exit."""
     reason = str(error)
     if isinstance(error, OSError):
         path = spec["env"].get("PATH", os.defpath)
@@ -382,9 +382,9 @@ def _not_started(spec: dict, report: int, error: OSError | ValueError) -> NoRetu
 
 
 def _be_first_process(spec: dict, report: int, shim: int, entrance: Entrance) -> NoReturn:  # type: ignore[type-arg]
-    """Be pid 1 of the namespace: start the program, pass SIGTERM on, reap, report, exit.
+    """Run as pid 1 of the namespace: start the program, forward SIGTERM, reap, report, exit.
 
-    Its exit makes the kernel kill all that is left in the namespace before the shim can reap it.
+    Its exit makes the kernel kill the rest of the namespace before the shim can reap it.
     """
     namespaces.prctl(namespaces.PR_SET_NAME, b"nsml-init")
     namespaces.drop_privileges(spec.get("account"))
@@ -396,7 +396,7 @@ def _be_first_process(spec: dict, report: int, shim: int, entrance: Entrance) ->
     if program == 0:
         namespaces.prctl(namespaces.PR_SET_PDEATHSIG, signal.SIGKILL)
         _exec_program(spec, report)
-    # in both processes: an order that comes before the program has a group would be lost
+    # in both processes: an order before the program has a group would be lost
     with contextlib.suppress(OSError):
         os.setpgid(program, program)
     namespaces.close_all_but(report)
@@ -415,16 +415,16 @@ def _be_first_process(spec: dict, report: int, shim: int, entrance: Entrance) ->
 
 
 def _report(descriptor: int, kind: str, text: str) -> None:
-    """Tell the shim, in one line; of several lines it believes the first."""
+    """Send one line to the shim, which reads only the first."""
     line = f"{kind} {text}".replace("\n", " ")[:1000]
     with contextlib.suppress(OSError):
         os.write(descriptor, line.encode(errors="replace") + b"\n")
 
 
 def descendants(ancestor: int) -> list[int]:
-    """Every process below `ancestor`, as /proc shows them.
+    """Return every process below `ancestor`, from /proc.
 
-    Zombies too: what lost only its first thread looks like one, and lives.
+    Including zombies: a process that lost only its first thread looks like one, and lives.
     """
     children: dict[int, list[int]] = {}
     for name in os.listdir("/proc"):
@@ -444,9 +444,9 @@ def descendants(ancestor: int) -> list[int]:
 
 
 def children_of(ancestor: int) -> list[int]:
-    """Every process below `ancestor` by the kernel's own lists, which cost no look at all others.
+    """Return every process below `ancestor` from the kernel's lists of children, without reading all others.
 
-    Something that forks meanwhile can be missed; for what must be complete there is `descendants`.
+    Concurrent forks can be missed; use `descendants` for a complete list.
     """
     found: list[int] = []
     todo = [ancestor]

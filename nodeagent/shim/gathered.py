@@ -1,6 +1,6 @@
-"""A connection whose writes are sent together, once in each turn of the event loop.
+"""A connection that combines its writes, once in each turn of the event loop.
 
-Who sends many small messages makes a system call for each, and whoever passes them on has as many pieces to pass on.
+Many small messages would cost a system call each, and as many pieces for every relay.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 class GatheringLoop(asyncio.SelectorEventLoop):
-    """An event loop where connections over `gathered`, a socket, are such ones."""
+    """An event loop that combines writes of connections over `gathered`, a socket."""
 
     def __init__(self, gathered: socket.socket) -> None:
         super().__init__()
@@ -23,7 +23,7 @@ class GatheringLoop(asyncio.SelectorEventLoop):
     async def create_connection(  # type: ignore[override]
         self, protocol_factory: Callable[[], asyncio.Protocol], *args: Any, **options: Any
     ) -> tuple[asyncio.BaseTransport, asyncio.BaseProtocol]:
-        """As every event loop does."""
+        """Connect as every event loop does."""
         if options.get("sock") is not self._gathered:
             return await super().create_connection(protocol_factory, *args, **options)
         joint = _Joint(protocol_factory())
@@ -50,7 +50,7 @@ class _Joint(asyncio.Protocol):
 
 
 class _Transport(asyncio.Transport):
-    """Another transport, which is given at once what is written in one turn of the loop."""
+    """A transport that passes on the writes of one turn of the loop at once."""
 
     def __init__(self, inner: Any) -> None:
         super().__init__()

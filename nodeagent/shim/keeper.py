@@ -1,13 +1,13 @@
 """The keeper of a container: a child of the shim that waits for the engine in its place.
 
-Standard library only: it runs beside the shim. It has the container made and started, for which a slow
-engine may take minutes, while the shim keeps limits and obeys orders. Then it waits for the container's
+Standard library only: it runs beside the shim. It has the container created and started, for which a slow
+engine may take minutes, while the shim enforces limits and obeys orders. Then it waits for the container's
 end, which wakes the shim. When the shim is gone, or gives the container up, it ends and removes the
-container, however late the engine comes to what it was asked for.
+container, however late the engine carries out its requests.
 
 No program of a session begins without its shim: the first program in the container waits at a named
-pipe, the gate, for a last word that the shim alone writes there. A container that comes into being
-after its shim gave up hears nothing, and ends.
+pipe, the gate, for a final command that only the shim writes. A container created after its shim
+gave up receives nothing, and ends.
 """
 
 from __future__ import annotations
@@ -33,13 +33,13 @@ if TYPE_CHECKING:
     from nodeagent.shim.cgroups import Group
 
     class Word(TypedDict, total=False):
-        """What a keeper tells its shim, one of these.
+        """A message of a keeper to its shim, one of these.
 
-        pid: the container was started; its first process, 0 when that has ended; with its pidfd.
-        gate: that process reads what comes through the gate; with a descriptor to write to.
-        failed: the container was not started, or does not begin: why; with away, since the engine did not answer.
-        cpu_s, peak_bytes: it has ended, and used so much, by its control group.
-        engine_lost: it has ended, and with it the engine, which takes its containers with it.
+        pid: the container was started; its first process, 0 if that has ended; with its pidfd.
+        gate: that process reads the gate; with a descriptor to write to.
+        failed: the container was not started, or does not begin: why; with away, if the engine did not answer.
+        cpu_s, peak_bytes: it has ended, with this resource usage of its control group.
+        engine_lost: it has ended together with the engine, which ends its containers with itself.
         """
 
         pid: int
@@ -53,17 +53,17 @@ if TYPE_CHECKING:
 
 _KEEP_ASKING_S = 3600.0
 _MAY_COME_S = 600.0
-"""So long after a request that was not answered an engine may still come to it."""
+"""How long after an unanswered request an engine may still carry it out."""
 _LONGEST_PAUSE_S = 5.0
 _SOONEST_READING_S, _LONGEST_READING_S = 0.05, 1.0
-"""Between two readings of what a container uses; from the longer one on the shim's own are as good."""
+"""Interval of readings of a container's usage; from the longer one on the shim's own are as good."""
 _LONGEST_WORD = 8192
 
 
 class Keeper:
-    """A keeper as its shim sees it: a child that does `work`, and what it says.
+    """A keeper as seen by its shim: a child that does `work`, and its messages.
 
-    SIGCHLD comes with each word, and with the keeper's end.
+    SIGCHLD is sent with each message, and at the keeper's end.
     """
 
     def __init__(self, work: Callable[[Line], None]) -> None:
@@ -84,7 +84,7 @@ class Keeper:
         self._channel = ours
 
     def has_ended(self) -> bool:
-        """Whether it is gone: what it said can be heard by then."""
+        """Whether it has ended: all of its messages are readable then."""
         if not self._has_ended:
             try:
                 self._has_ended = os.waitpid(self._pid, os.WNOHANG)[0] != 0
@@ -93,7 +93,7 @@ class Keeper:
         return self._has_ended
 
     def heard(self) -> Iterator[tuple[Word, list[int]]]:
-        """What it said since, with the descriptors that are the caller's from then on."""
+        """Yield its new messages, with descriptors that the caller then owns."""
         with contextlib.suppress(OSError):
             while True:
                 word, descriptors, _, _ = socket.recv_fds(self._channel, _LONGEST_WORD, 1)
@@ -102,12 +102,12 @@ class Keeper:
                 yield json.loads(word), descriptors
 
     def leave(self) -> None:
-        """Hear no more of it: it ends the container, if it has not ended, and removes it."""
+        """Disconnect: it ends the container, if still running, and removes it."""
         self._channel.close()
 
 
 class Line:
-    """The keeper's way to its shim."""
+    """The keeper's connection to its shim."""
 
     def __init__(self, channel: socket.socket, shim: int) -> None:
         self._channel = channel
@@ -116,7 +116,7 @@ class Line:
         self._poll.register(channel, 0)
 
     def say(self, word: Word, *descriptors: int) -> None:
-        """Tell the shim, and wake it; nothing where nobody hears it any more."""
+        """Send a message to the shim, and wake it; no effect if it is gone."""
         with contextlib.suppress(OSError):
             socket.send_fds(self._channel, [json.dumps(word).encode()], list(descriptors))
             signal.pidfd_send_signal(self._shim, signal.SIGCHLD)
@@ -126,9 +126,9 @@ class Line:
         return bool(self._poll.poll(0))
 
     def await_end(self, pidfd: int, timeout_s: float | None = None, *, also: int = -1) -> bool:
-        """Whether the process has ended, or the line is cut, within the time; None: wait for that.
+        """Whether the process has ended, or the line is cut, within the time; None: no limit.
 
-        It returns sooner when something comes on the descriptor `also`, where one is given.
+        Returns sooner when the descriptor `also`, if any, is readable.
         """
         poll = select.poll()
         poll.register(pidfd, select.POLLIN)
@@ -140,10 +140,10 @@ class Line:
 
 
 class Opening:
-    """What is to be started: the engine's `config`, and what goes through the `gate`.
+    """The container to start: the engine's `config`, and the input of the `gate`.
 
-    `begins_within_s`: how long its shell may take to read that. `presence` is looked after where the engine takes
-    its containers with it.
+    `begins_within_s`: limit for its shell to read that. `presence` is watched if the engine ends
+    its containers with itself.
     """
 
     def __init__(
@@ -165,7 +165,7 @@ class Opening:
 
 
 def bring_up(line: Line, container: Container, opening: Opening) -> None:
-    """Make the container, start it, lead its first program to the gate, and keep it."""
+    """Create the container, start it, open the gate to its first program, and keep it."""
     may_come, pidfd, group = False, -1, None
     try:
         _make(container, opening.config)
@@ -210,11 +210,11 @@ def keep(
 def _use_until_end(
     line: Line, pidfd: int, group: Group, presence: Presence
 ) -> tuple[tuple[float, float], int]:
-    """Processor seconds and the most bytes of a container's `group`, at its end.
+    """Return processor seconds and peak bytes of a container's `group`, at its end.
 
-    The engine removes the group a moment after its last process, mostly later than this looks. On a busy
-    machine it does not: of a short container, at which the shim itself has hardly looked, a reading of its
-    last tenth stands then.
+    The engine removes the group a moment after its last process, mostly after this reads it. On a busy
+    machine it may be sooner: for a short container, hardly read by the shim itself, a reading from its
+    last tenth counts then.
     """
     began, cpu_s, peak_bytes = time.monotonic(), (0.0, 0.0), 0
     is_over = False
@@ -229,16 +229,16 @@ def _use_until_end(
 
 
 def end(container: Container, pidfd: int, *, may_come: bool) -> None:
-    """End the container and remove it; what the engine does not do, the agent does.
+    """End the container and remove it; on failure of the engine, the agent does.
 
-    `may_come`: the engine may still come to making it, and that there is none says nothing yet.
+    `may_come`: the engine may still create it, so that its absence proves nothing yet.
     """
     if pidfd >= 0:
         with contextlib.suppress(OSError):
             signal.pidfd_send_signal(pidfd, signal.SIGKILL)
     began, pause = time.monotonic(), 0.1
     while (now := time.monotonic()) < began + _KEEP_ASKING_S:
-        # Refused while another removes it: the next answer is that there is none, which is as good.
+        # Refused during another removal: the next answer is that it is gone, which is as good.
         with contextlib.suppress(OSError):
             if container.remove() or not may_come or now > began + _MAY_COME_S:
                 return
@@ -247,9 +247,9 @@ def end(container: Container, pidfd: int, *, may_come: bool) -> None:
 
 
 def group_held(pid: int, pidfd: int) -> Group | None:
-    """The control group of a process that `pidfd` holds; None where it has ended, or none is seen."""
+    """Return the control group of a process held by `pidfd`; None if it has ended, or none is visible."""
     group = group_of_process(pid) if pid else None
-    # of one that has just ended the number may be another's by now
+    # the pid of an ended one may be reused
     return None if has_ended(pidfd) else group
 
 
@@ -279,14 +279,14 @@ def _start(container: Container, image: str) -> None:
 
 
 def _start_refusal(reason: str, image: str) -> str:
-    """Why a container did not start, in words for the session's user."""
+    """Explain why a container did not start, for the session's user."""
     if "/bin/sh" in reason and "no such file" in reason:
         return f"image {image} has no /bin/sh, which starting a program in it needs"
     return f"the container engine could not start it: {reason}"
 
 
 def _first_process(container: Container) -> tuple[int, int]:
-    """The container's first process, and a pidfd of it; 0 when that has ended. Raises OSError."""
+    """Return the container's first process, and a pidfd of it; 0 if it has ended. Raises OSError."""
     while True:
         found = container.inspect()
         _refuse_uncounted(found)
@@ -294,7 +294,7 @@ def _first_process(container: Container) -> tuple[int, int]:
         try:
             pidfd = os.pidfd_open(pid) if pid else _ended_pidfd()
         except ProcessLookupError:
-            continue  # it has just ended, and the engine will know in a moment
+            continue  # it has just ended; the engine will notice in a moment
         if found is None or pid == 0 or _is_of_container(pid, str(found["Id"])):
             return pid, pidfd
         is_over = has_ended(pidfd)
@@ -304,7 +304,7 @@ def _first_process(container: Container) -> tuple[int, int]:
 
 
 def _refuse_uncounted(found: dict | None) -> None:  # type: ignore[type-arg]
-    """Raise OSError for a container with a volume of the engine's own: nobody counts what is in it."""
+    """Raise OSError for a container with a volume of the engine: its size is not counted."""
     kept = [one for one in (found or {}).get("Mounts") or () if one.get("Type") == "volume"]
     if kept:
         raise OSError(
@@ -318,7 +318,7 @@ def _pid_of(found: dict | None) -> int:  # type: ignore[type-arg]
 
 
 def _ended_pidfd() -> int:
-    """A pidfd that is readable for good."""
+    """Return a pidfd that is always readable."""
     child = os.fork()
     if child == 0:
         os._exit(0)
@@ -328,7 +328,7 @@ def _ended_pidfd() -> int:
 
 
 def _is_of_container(pid: int, whole_id: str) -> bool:
-    """Whether process `pid` of this machine is the container's: its control groups bear the id."""
+    """Whether process `pid` of this machine is the container's: its control groups contain the id."""
     try:
         with open(f"/proc/{pid}/cgroup", encoding="ascii", errors="replace") as file:
             return whole_id in file.read()
@@ -337,7 +337,7 @@ def _is_of_container(pid: int, whole_id: str) -> bool:
 
 
 def _lead_to_gate(line: Line, pidfd: int, opening: Opening) -> None:
-    """Pass the words through the gate, and the gate to the shim for the last. Raises OSError.
+    """Write the commands through the gate, then send the gate to the shim for the last. Raises OSError.
 
     Returns without that when the container has ended, or the line is cut.
     """
@@ -349,7 +349,7 @@ def _lead_to_gate(line: Line, pidfd: int, opening: Opening) -> None:
                 raise OSError(
                     f"image {opening.image} does not begin: its /bin/sh reads no commands"
                 )
-            # Refused until it reads at all, and again while it has not read what is in the pipe.
+            # Refused until it reads at all, and while the pipe is full.
             with contextlib.suppress(OSError):
                 if gate < 0:
                     flags = os.O_WRONLY | os.O_NONBLOCK | os.O_NOFOLLOW | os.O_CLOEXEC
@@ -364,7 +364,7 @@ def _lead_to_gate(line: Line, pidfd: int, opening: Opening) -> None:
     finally:
         if gate >= 0:
             os.close(gate)
-        # The folder is the program's own: whatever it has made of the place.
+        # The program owns the folder, and may have replaced the gate.
         with contextlib.suppress(OSError):
             os.unlink(opening.gate)
 

@@ -1,4 +1,4 @@
-"""What a program that failed printed last: for people who see no more of it than one line."""
+"""The last output of a failed program, in one line for people."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import re
 
 _TAIL_BYTES = 16 << 10
 _LONGEST = 400
-"""Characters of the line."""
+"""In characters."""
 _TRACEBACK = "Traceback (most recent call last):"
 _EXCEPTION = re.compile(r"[A-Za-z_][\w.]*(Error|Exception|Exit|Interrupt)\b")
 _ESCAPE = re.compile(r"\x1b\[[0-9;?]*[ -/]*[@-~]")
@@ -15,9 +15,9 @@ _ESCAPE = re.compile(r"\x1b\[[0-9;?]*[ -/]*[@-~]")
 
 
 def last_output(path: str) -> str:
-    """The exception that ended a program in Python, else `last output: ` and the last line with a word; "" without any."""
+    """Return the exception that ended a Python program, else `last output: ` and the last line with a word; "" without any."""
     try:
-        # Nothing that a program may have put there is followed or waited for.
+        # The program may have replaced the file: follow no link, and never block.
         flags = os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
         with open(os.open(path, flags), "rb") as file:
             file.seek(max(os.fstat(file.fileno()).st_size - _TAIL_BYTES, 0))
@@ -33,7 +33,7 @@ def last_output(path: str) -> str:
 
 
 def _exception_in(lines: list[str]) -> str:
-    """The last exception: what is first behind a traceback, else a last line that looks like one, as of a SyntaxError."""
+    """Return the last exception: the first line after a traceback, else a last line like one, as of a SyntaxError."""
     begins = [place for place, line in enumerate(lines) if line == _TRACEBACK]
     behind = lines[begins[-1] + 1 :] if begins else lines[-1:]
     found = next((line for line in behind if not line[0].isspace()), "")

@@ -1,11 +1,11 @@
-"""A TCP listener on the loopback address of a program's network, which its shim holds and the agent serves.
+"""A TCP listener on the loopback address of a program's network, held by its shim and served by the agent.
 
-Standard library only: it runs in the shim. The shim makes it before the program begins, so that whoever connects
-early waits and is not refused, and keeps it as long as the program runs: it outlives agents, which get it by a visitor
-(`visitor.py`). Of the program nothing has it. `spec.json` asks for it:
+Standard library only: it runs in the shim. The shim creates it before the program begins, so that early connections
+wait and are not refused, and keeps it as long as the program runs: it outlives agents, which receive it through a
+visitor (`visitor.py`). The program does not inherit it. `spec.json` requests it:
 
 ```
-{"listener": {"variables": [names]}}     variables of the program that are to hold its URL
+{"listener": {"variables": [names]}}      the program's variables for its URL
 ```
 """
 
@@ -23,13 +23,13 @@ if TYPE_CHECKING:
 LISTENER = "listener"
 _ADDRESS = "127.0.0.1"
 _BACKLOG = 128
-"""Connections that wait while there is no agent."""
+"""Connections that wait while no agent runs."""
 
 
 def listen(spec: dict[str, Any], network: int = -1) -> dict[str, str]:
-    """Make the listener that `spec` asks for, in this process's network or in `network`; the variables that tell of it.
+    """Create the listener of `spec`, in this process's network or in `network`; return the variables with its URL.
 
-    They are in the environment of `spec` from then on, and the listener is in `spec`. Nothing where none is asked for.
+    They are added to the environment of `spec`, and the listener to `spec`. Empty if none is requested.
     Raises OSError.
     """
     wanted = spec.get(LISTENER)

@@ -1,8 +1,8 @@
-"""What the kernel gives to all programs of the machine, limits for none, and counts in no control group.
+"""Resources of the kernel shared by all programs of the machine, without limits or counts in control groups.
 
-Standard library only: it runs in the shim. Who holds much of what has become scarce is ended. Asynchronous
-requests are those of `io_setup`: `fs.aio-max-nr` is for all programs together. Locks of files take memory that is
-nobody's.
+Standard library only: it runs in the shim. A replica that holds much of a scarce one is ended. Asynchronous
+requests are those of `io_setup`: `fs.aio-max-nr` is for all programs together. File locks take memory that is
+charged to nobody.
 """
 
 from __future__ import annotations
@@ -22,24 +22,24 @@ if TYPE_CHECKING:
     T = TypeVar("T")
 
 PAUSE_S = 5.0
-"""How often it is looked for."""
+"""Interval of looks."""
 _CROWDED_SHARE = 0.75
-"""Part of all asynchronous requests that are taken before anybody is ended for it."""
+"""Share of all asynchronous requests in use before a replica is ended for it."""
 _REQUEST_BYTES = 64
 """Memory that the kernel maps into a process for each request."""
 _RING = b"/[aio]"
 _MOST_LOCKS = 50_000
 """Locks that a replica may hold while the kernel uses much memory: some 10 MB."""
 _MUCH_MEMORY = 256 << 20
-"""How much more memory the kernel may use for itself before its locks are counted."""
+"""How much more memory the kernel may use for itself before locks are counted."""
 _LOCK = b"\nlock:"
 _PIECE = 1 << 20
 _COUNT_S = 0.1
-"""How long locks are counted at one time, from anywhere on."""
+"""Limit of one count of locks, which starts anywhere."""
 
 
 class Scarce:
-    """Looks whether one replica holds much of what has become scarce; `look` when `next_at` has come."""
+    """Checks whether one replica holds much of a scarce resource; call `look` at `next_at`."""
 
     def __init__(self, proc: str = "/proc") -> None:
         self.next_at = 0.0
@@ -47,7 +47,7 @@ class Scarce:
         self._kernel_bytes: int | None = None
 
     def look(self, processes: Callable[[], Sequence[int]]) -> str:
-        """Why the replica of these processes has to end; "" when it has not."""
+        """Return why the replica of these processes has to end, or ""."""
         self.next_at = time.monotonic() + PAUSE_S
         return self._look_at_requests(processes) or self._look_at_locks(processes)
 
@@ -89,7 +89,7 @@ class Scarce:
         return 0
 
     def _kernel_memory(self) -> int:
-        """Bytes of the kernel's own small objects, which it cannot give back."""
+        """Return the kernel's unreclaimable slab memory in bytes."""
         with contextlib.suppress(OSError, ValueError):
             for line in content_of(f"{self._proc}/meminfo").splitlines():
                 if line.startswith(b"SUnreclaim:"):
@@ -98,7 +98,7 @@ class Scarce:
 
 
 def requests_of(pid: int) -> int:
-    """About how many asynchronous requests a process may have, by the memory that it has for them."""
+    """Estimate the most asynchronous requests of a process, from its memory for them."""
     size = 0
     for thread in threads_of(pid):
         content = b""
@@ -114,7 +114,7 @@ def requests_of(pid: int) -> int:
 
 
 def locks_of(pid: int, until: float) -> int:
-    """How many locks a process holds on files that it has open, as far as that is counted until then."""
+    """Return how many locks a process holds on its open files, as far as counted until then."""
     count = 0
     for thread in distinct(threads_of(pid), FILES):
         with contextlib.suppress(OSError):
@@ -136,6 +136,6 @@ def _locks_in(path: str, until: float) -> int:
 
 
 def _from_anywhere(things: Sequence[T]) -> Sequence[T]:
-    """All of them, from one on that nobody knows: what is not reached this time is reached another time."""
+    """Return all, from an unpredictable one on: those not reached this time are reached another time."""
     first = time.monotonic_ns() // 1000 % max(len(things), 1)
     return [*things[first:], *things[:first]]

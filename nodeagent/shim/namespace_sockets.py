@@ -1,6 +1,6 @@
-"""Makes a socket in a network namespace that belongs to a user namespace below the agent's, and hands it over.
+"""Creates a socket in a network namespace of a user namespace below the agent's, and sends it to the agent.
 
-Standard library only. A process of its own: one with several threads may not enter a user namespace.
+Standard library only. A process of its own: multithreaded ones cannot enter a user namespace.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ _NS_GET_USERNS = 0xB701
 
 
 def main() -> None:
-    """Arguments behind the folder: descriptors of the namespace and of a socket for the answer; a family."""
+    """Arguments after the folder: descriptors of the namespace and of a socket for the answer; a family."""
     network, answer, family = map(int, sys.argv[2:5])
     namespaces.enter_users(fcntl.ioctl(network, _NS_GET_USERNS))
     namespaces.enter_network(network)

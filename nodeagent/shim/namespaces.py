@@ -1,23 +1,23 @@
 """A root of its own for one replica: user, mount and pid namespaces through libc, no programs.
 
-Standard library only: it runs in the shim. Order of calls, each in the process named:
+Standard library only: it runs in the shim. Order of calls, with the process of each:
 
 ```
-shim         enter_network()         where its program has a network of its own, which the agent made as root;
+shim         enter_network()         if its program has a network of its own, which the agent made as root;
              own_network()           or which it makes itself (pasta.py)
 shim         fork()                  the shim stays in its own namespaces; the child is pid 1 of new ones
-first child  settle()                with limits of what the kernel counts for whom they belong to
+first child  settle()                sets limits of what the kernel counts by owner
              enter_root(root, plan)  builds the root on a tmpfs, pivots into it
-             drop_privileges()       nothing that it or its children hold can undo the above
-             seccomp.load()          nor do they ask the kernel for what programs have no use for
+             drop_privileges()       so that neither it nor its children can undo the above
+             seccomp.load()          blocks system calls that programs do not need
 ```
 
-Works for root and, where the kernel permits user namespaces, for everybody. Outside ids are mapped
-to themselves: the agent's own user and group, who build the root, and those of the account that the
-program is to run as. Without an account, whatever a program does, it does as the agent's own user.
-That user may be root, whose files and kernel settings are guarded by ownership alone; therefore
-`/sys` and all of `/proc` but what belongs to processes are read-only, and only harmless parts of `/etc`
-are there.
+Works for root and, where the kernel permits user namespaces, for all users. Outside ids are mapped
+to themselves: the agent's own user and group, which build the root, and those of the program's
+account. Without an account the program acts as the agent's own user.
+That user may be root, whose files and kernel settings are protected by ownership alone; therefore
+`/sys` and all of `/proc` except files of processes are read-only, and only harmless parts of `/etc`
+are mounted.
 """
 
 from __future__ import annotations
@@ -39,9 +39,9 @@ if TYPE_CHECKING:
         """One line of a plan; targets are absolute inside the new root, parents before children.
 
         kind: `bind` (source, a folder of the host), `file` (source, any other file of the host),
-        `tmpfs` (source = its options), `same` (source = the target of an earlier entry, which is seen here
-        too, and not to be written to), `symlink` (source = what it says), `folder`, `proc`, `devpts`.
-        `write`: for what is the host's, whether it can be written to. `device`: for device nodes.
+        `tmpfs` (source = its options), `same` (source = the target of an earlier entry, mounted here
+        read-only, too), `symlink` (source = its target), `folder`, `proc`, `devpts`.
+        `write`: for mounts of the host, whether they are writable. `device`: for device nodes.
         """
 
         kind: str
@@ -51,7 +51,7 @@ if TYPE_CHECKING:
         device: bool
 
     class Account(TypedDict):
-        """Whom a program runs as on the machine, and which further groups' files it may read."""
+        """User, group and supplementary groups of a program on the machine."""
 
         uid: int
         gid: int
@@ -87,32 +87,32 @@ _MOUNT_ATTR_RDONLY, _MOUNT_ATTR_NOSUID, _MOUNT_ATTR_NODEV = 1, 2, 4
 _ONLY_SHOWN = _MOUNT_ATTR_RDONLY | _MOUNT_ATTR_NOSUID | _MOUNT_ATTR_NODEV
 
 CAP_SYS_PTRACE = 19
-"""To look into processes of other users (capabilities(7))."""
+"""Inspect processes of other users (capabilities(7))."""
 
 _FAILED_CODE = 127
 LAST_DESCRIPTOR = (1 << 31) - 1
 
 FIRST_OWNER = 0xFF000000
-"""With the pid of a shim added: the id that its program's user namespace belongs to. No account has such an id."""
+"""With the pid of a shim added: the owner id of its program's user namespace. No account has such an id."""
 _COUNTS = {
     "user_namespaces": 0,
     "pid_namespaces": 0,
     "net_namespaces": 0,
     "uts_namespaces": 0,
     "time_namespaces": 0,
-    # those of the root that is built next
+    # those of the root built next
     "mnt_namespaces": 1,
     "ipc_namespaces": 1,
     "cgroup_namespaces": 1,
     "fanotify_groups": 0,
     "fanotify_marks": 0,
 }
-"""What may be made in a user namespace, as /proc/sys/user calls it."""
+"""Limits of a user namespace, by their names in /proc/sys/user."""
 _SHARES = 4
-"""Which part of what others need as well one program may have."""
+"""Divisor of shared resources for one program."""
 _INOTIFY = "/proc/sys/fs/inotify/max_user_{}"
 _TERMINALS = 32
-"""Pseudo terminals that one program may have open; the machine has some thousand."""
+"""Most open pseudo terminals of one program; the machine has some thousand."""
 
 # These numbers are the same on every architecture with the generic system call table.
 _SYS_CLOSE_RANGE = 436
@@ -135,19 +135,19 @@ class _MountAttributes(ctypes.Structure):
 
 _libc = ctypes.CDLL(None, use_errno=True)
 _libc_with_lock = ctypes.PyDLL(None, use_errno=True)
-"""For a fork: the interpreter's lock is then held in the child as well."""
+"""For a fork: the child then holds the interpreter's lock as well."""
 _libc_with_lock.syscall.argtypes = (ctypes.c_long, ctypes.c_ulong) + (ctypes.c_void_p,) * 4
 _libc.mount.argtypes = (ctypes.c_char_p,) * 3 + (ctypes.c_ulong, ctypes.c_char_p)
 _libc.prctl.argtypes = (ctypes.c_int, ctypes.c_void_p) + (ctypes.c_ulong,) * 3
 
 
 def prctl(option: int, argument: int | bytes = 0, second: int = 0) -> None:
-    """Set a process attribute, by the call of that name; raises OSError."""
+    """Set a process attribute; raises OSError."""
     _check(_libc.prctl(option, argument, second, 0, 0), f"prctl {option}")
 
 
 def end_with(parent: int) -> None:
-    """Have the kernel kill this process when `parent` ends; to be said again after a change of user."""
+    """Have the kernel kill this process when `parent` ends; to be repeated after a change of user."""
     prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
     # a parent outside our pid namespace reads as 0
     if os.getppid() not in (parent, 0):
@@ -155,7 +155,7 @@ def end_with(parent: int) -> None:
 
 
 def close_range(first: int, last: int) -> None:
-    """Close all descriptors of this process with these numbers, both included."""
+    """Close all descriptors of this process from `first` to `last`, inclusive."""
     if first > last or _libc.syscall(_SYS_CLOSE_RANGE, first, last, 0) == 0:
         return
     # Linux before 5.9
@@ -175,14 +175,14 @@ def close_all_but(*kept: int) -> None:
 
 
 def new_network() -> None:
-    """Put the calling thread into a new network namespace, without any interface that is up."""
+    """Move the calling thread into a new network namespace, without any interface that is up."""
     _check(_libc.unshare(CLONE_NEWNET), "unshare network namespace")
 
 
 def own_network() -> None:
-    """Put the calling process, of one thread and not root, into a new user and a new network namespace.
+    """Move the calling single-threaded process, not root, into a new user and a new network namespace.
 
-    Ids are those outside. What it forks by `fork` is below that user namespace, without rights in it.
+    Ids are those outside. Children of `fork` are below that user namespace, without rights in it.
     """
     uid, gid = os.geteuid(), os.getegid()
     _check(_libc.unshare(CLONE_NEWUSER | CLONE_NEWNET), "unshare user and network namespace")
@@ -192,26 +192,26 @@ def own_network() -> None:
 
 
 def enter_network(descriptor: int) -> None:
-    """Put the calling thread into the network namespace of a descriptor."""
+    """Move the calling thread into the network namespace of a descriptor."""
     _check(_libc.setns(descriptor, CLONE_NEWNET), "enter network namespace")
 
 
 def enter(descriptor: int, kind: int) -> None:
-    """Put the calling process into the namespace of a descriptor; of process ids, what it forks. Raises OSError."""
+    """Move the calling process into the namespace of a descriptor; for pids, its children. Raises OSError."""
     _check(_libc.setns(descriptor, kind), "enter a namespace")
 
 
 def enter_users(descriptor: int) -> None:
-    """Put the calling process, of one thread, into the user namespace of a descriptor, with all rights there."""
+    """Move the calling single-threaded process into the user namespace of a descriptor, with all rights there."""
     _check(_libc.setns(descriptor, CLONE_NEWUSER), "enter user namespace")
 
 
 def fork(*, with_pid: bool, account: Account | None = None) -> int:
-    """Fork into a new user namespace and, `with_pid`, a new pid namespace; the child's pid, 0 in the child.
+    """Fork into a new user namespace and, `with_pid`, a new pid namespace; return the child's pid, 0 in the child.
 
-    The child has to `settle`. With an `account` the caller must be root. Raises OSError, in the caller alone.
+    The child must call `settle`. With an `account` the caller must be root. Raises OSError, in the caller alone.
     """
-    uids, gids = [os.geteuid()], [os.getegid()]  # without a map there they have no numbers
+    uids, gids = [os.geteuid()], [os.getegid()]  # unmapped ids have no numbers there
     if account is not None:
         uids.append(account["uid"])
         gids += [account["gid"], *account["groups"]]
@@ -222,7 +222,7 @@ def fork(*, with_pid: bool, account: Account | None = None) -> int:
     if child == 0:
         os.close(tell)
         if not os.read(mapped, 1):
-            os._exit(1)  # the parent says why
+            os._exit(1)  # the parent reports why
         os.close(mapped)
         return 0
     number = ctypes.get_errno()
@@ -246,17 +246,17 @@ def fork(*, with_pid: bool, account: Account | None = None) -> int:
 
 
 def settle(*, is_required: bool) -> None:
-    """Be who the caller of `fork` is, in its child, and limit what is counted of the new user namespace.
+    """Restore the user of the caller of `fork`, in its child, and set limits of the new user namespace.
 
-    Below it nobody makes another: in a namespace of its own a program would have capabilities again, and
-    could mount the control groups, whose files belong to the agent's user. Raises OSError, where it
-    `is_required` for limits too.
+    They forbid further user namespaces: in one of its own a program would have capabilities again, and
+    could mount the control groups, whose files belong to the agent's user. Raises OSError, for limits
+    only if `is_required`.
     """
     limits = dict(_COUNTS)
     if os.geteuid() != os.getuid():
         os.setresuid(-1, os.getuid(), -1)
     else:
-        # not counted apart: most of each is left to others
+        # not counted separately: leave most of each to others
         for name in ("instances", "watches"):
             with contextlib.suppress(OSError, ValueError):
                 most = int(content_of(_INOTIFY.format(name)))
@@ -269,29 +269,29 @@ def settle(*, is_required: bool) -> None:
         try:
             write_into(f"/proc/sys/user/max_{name}", str(count))
         except FileNotFoundError:
-            continue  # a kernel that does not count these
+            continue  # a kernel without this count
         except OSError:
-            # read-only in a container of the agent's, where programs are parted less anyway
+            # read-only in a container of the agent's, which isolates programs less anyway
             if is_required:
                 raise
 
 
 def _count_apart() -> int | None:
-    """Have user namespaces that are made next belong to an id that nobody else has, where that works.
+    """Give user namespaces made next a unique owner id, if possible.
 
-    The kernel counts inotify instances, pending signals, timers, message queues, locked memory and
-    namespaces of a user namespace for whom it belongs to as well, against the limits outside of it: were
-    that root, one session would take them from the machine and from all other sessions. It must be an id
-    that no program runs as: whoever a namespace belongs to has all rights in it. For `_count_together`.
+    The kernel also counts inotify instances, pending signals, timers, message queues, locked memory and
+    namespaces of a user namespace for its owner, against the limits outside of it: with root as owner,
+    one session would use up those of the machine and of all other sessions. No program may run as that
+    id: the owner of a namespace has all rights in it. Returns the argument for `_count_together`.
     """
     if os.geteuid() != 0:
         return None
     securebits: int = _libc.prctl(_PR_GET_SECUREBITS, None, 0, 0, 0)
     try:
-        # without capabilities, as other users, many machines refuse user namespaces
+        # without capabilities, as for other users, many machines refuse user namespaces
         prctl(_PR_SET_SECUREBITS, securebits | _SECBIT_NO_SETUID_FIXUP)
         os.setresuid(-1, FIRST_OWNER + os.getpid(), -1)
-    except OSError:  # as in a container of few ids
+    except OSError:  # for example in a container with few ids
         with contextlib.suppress(OSError):
             prctl(_PR_SET_SECUREBITS, securebits)
         return None
@@ -306,14 +306,14 @@ def _count_together(securebits: int | None) -> None:
 
 
 def _mapped(ids: list[int]) -> str:
-    """A map of these ids to themselves."""
+    """Return a map of these ids to themselves."""
     return "".join(f"{one} {one} 1\n" for one in dict.fromkeys(ids))
 
 
 def enter_root(root: str, plan: list[MountEntry]) -> None:
-    """Leave the host's mounts: `root`, an empty folder, becomes `/` as `plan` describes it.
+    """Leave the host's mounts: `root`, an empty folder, becomes `/` as described by `plan`.
 
-    Raises OSError whose text says which entry failed.
+    Raises OSError naming the failed entry.
     """
     _check(_libc.unshare(CLONE_NEWNS | CLONE_NEWIPC | CLONE_NEWCGROUP), "unshare mount namespace")
     _mount("", "/", None, _MS_REC | _MS_PRIVATE)
@@ -321,7 +321,7 @@ def enter_root(root: str, plan: list[MountEntry]) -> None:
     shown = list(itertools.takewhile(_is_only_shown, plan))
     for entry in shown:
         _apply(root, entry)
-    # Most of a root: a call for each would take as long as to mount it.
+    # Most of a root: a call for each would take as long as mounting it.
     _set_attributes(root, _ONLY_SHOWN, recursive=True)
     _let_write(root)
     for entry in plan[len(shown) :]:
@@ -331,22 +331,22 @@ def enter_root(root: str, plan: list[MountEntry]) -> None:
     os.chdir(root)
     pivot = _SYS_PIVOT_ROOT[os.uname().machine]
     _check(_libc.syscall(pivot, b".", b"."), "pivot_root")
-    # the old root is stacked over the new one until this call
+    # the old root covers the new one until this call
     _check(_libc.umount2(b".", _MNT_DETACH), "detach the old root")
     os.chdir("/")
     _set_attributes("/", _MOUNT_ATTR_RDONLY, recursive=False)
 
 
 def drop_privileges(account: Account | None = None) -> None:
-    """Give up every capability for good, also those a setuid program would bring back.
+    """Drop every capability for good, including those of setuid programs.
 
-    With an `account`, become it for good, too; what the kernel was told to do at the parent's end
-    (PR_SET_PDEATHSIG) it forgets then.
+    With an `account`, switch to it for good; the kernel then forgets the parent-death signal
+    (PR_SET_PDEATHSIG).
     """
     prctl(PR_SET_NO_NEW_PRIVS, 1)
     for capability in range(64):
         if _libc.prctl(PR_CAPBSET_DROP, capability, 0, 0, 0):
-            break  # past the last capability that this kernel knows
+            break  # past the kernel's last capability
     prctl(PR_CAP_AMBIENT, _PR_CAP_AMBIENT_CLEAR_ALL)
     if account is not None:
         os.setgroups(account["groups"])
@@ -356,12 +356,12 @@ def drop_privileges(account: Account | None = None) -> None:
 
 
 def keep_capability(capability: int, uid: int, gid: int) -> None:
-    """As root become a user for good, with one capability alone; what it executes has that, too. Raises OSError."""
+    """As root switch to a user for good, with one capability; executed programs have it, too. Raises OSError."""
     prctl(PR_SET_KEEPCAPS, 1)
     for other in range(64):
         if other != capability and _libc.prctl(PR_CAPBSET_DROP, other, 0, 0, 0):
-            break  # past the last capability that this kernel knows
-    with contextlib.suppress(PermissionError):  # in a user namespace that an account did not make
+            break  # past the kernel's last capability
+    with contextlib.suppress(PermissionError):  # in a user namespace not made by an account
         os.setgroups([])
     os.setresgid(gid, gid, gid)
     os.setresuid(uid, uid, uid)
@@ -372,13 +372,13 @@ def keep_capability(capability: int, uid: int, gid: int) -> None:
 
 
 def _is_only_shown(entry: MountEntry) -> bool:
-    """Whether an entry needs no attributes but `_ONLY_SHOWN`, which one call sets for many."""
+    """Whether an entry needs only `_ONLY_SHOWN`, which one call sets for many."""
     is_hosts = entry["kind"] in ("bind", "file") and not (entry["write"] or entry["device"])
     return is_hosts or entry["kind"] == "symlink"
 
 
 def _apply(root: str, entry: MountEntry) -> None:
-    """Carry out one entry of the plan below `root`; what is the host's has its attributes yet to be set."""
+    """Carry out one entry of the plan below `root`; attributes of the host's mounts are set later."""
     kind, source, target = entry["kind"], entry["source"], root + entry["target"]
     try:
         _make(kind, source, target)
@@ -386,7 +386,7 @@ def _apply(root: str, entry: MountEntry) -> None:
         os.makedirs(os.path.dirname(target), exist_ok=True)
         _make(kind, source, target)
     if kind in ("bind", "file"):
-        # without MS_REC the kernel refuses what has mounts below it: they would be uncovered
+        # without MS_REC the kernel refuses folders with mounts below: they would be uncovered
         _mount(source, target, None, _MS_BIND | _MS_REC)
     elif kind == "tmpfs":
         _mount("nsml", target, "tmpfs", _MS_NOSUID | _MS_NODEV, source)
@@ -401,9 +401,9 @@ def _apply(root: str, entry: MountEntry) -> None:
 
 
 def _mount_proc(source: str, target: str, *, write: bool) -> None:
-    """Mount /proc; with `write` the files of processes can be written to, as far as their owners may.
+    """Mount /proc; with `write`, files of processes are writable for their owners.
 
-    They must be: CUDA names its threads in `/proc/self/task/TID/comm`, and does not work where it cannot
+    They must be: CUDA names its threads in `/proc/self/task/TID/comm`, and otherwise fails
     (cuInit: 304). So does pthread_setname_np. The rest of /proc belongs to the kernel.
     """
     if source:
@@ -419,7 +419,7 @@ def _mount_proc(source: str, target: str, *, write: bool) -> None:
 
 
 def _writable_of_kernel(proc: str) -> list[str]:
-    """What is at the top of /proc beside processes and can be written to, or lead to what can."""
+    """Return entries at the top of /proc, other than processes, that are folders or writable."""
     with os.scandir(proc) as entries:
         return [
             entry.path
@@ -430,7 +430,7 @@ def _writable_of_kernel(proc: str) -> list[str]:
 
 
 def _make(kind: str, source: str, target: str) -> None:
-    """Make what an entry is, or is mounted on; a folder may be there already."""
+    """Create the entry or its mount point; a folder may exist already."""
     if kind == "symlink":
         os.symlink(source, target)
     elif kind == "file":
@@ -458,16 +458,16 @@ def _set_attributes(target: str, attributes: int, *, recursive: bool) -> None:
     done = _libc.syscall(_SYS_MOUNT_SETATTR, _AT_FDCWD, path, flags, ctypes.byref(wanted), size)
     if done == 0:
         return
-    # Linux before 5.12: one remount each, which has to repeat the flags that are locked
+    # Linux before 5.12: one remount each, which must repeat locked flags
     for point in _mounts_at(target) if recursive else [target]:
         kept = os.statvfs(point).f_flag
         _mount("", point, None, _MS_REMOUNT | _MS_BIND | _locked(kept) | attributes)
 
 
 def _let_write(target: str) -> None:
-    """Take back from one mount, not those below it, that it is read-only; without effect where it was before.
+    """Make one mount writable, not those below it; no effect if it was read-only before.
 
-    What was so in the namespace that this one was made from stays so (mount_namespaces(7)).
+    Read-only mounts of the parent namespace stay so (mount_namespaces(7)).
     """
     wanted = _MountAttributes(attr_clr=_MOUNT_ATTR_RDONLY)
     size = ctypes.c_size_t(ctypes.sizeof(wanted))
@@ -480,13 +480,13 @@ def _let_write(target: str) -> None:
 
 
 def _locked(statvfs_flags: int) -> int:
-    """The mount flags that a statvfs answer shows (their numbers differ only for relatime)."""
+    """Return the mount flags of a statvfs result (the numbers differ only for relatime)."""
     same = _MS_RDONLY | _MS_NOSUID | _MS_NODEV | _MS_NOEXEC | _MS_NOATIME | _MS_NODIRATIME
     return (statvfs_flags & same) | (_MS_RELATIME if statvfs_flags & 0x1000 else 0)
 
 
 def _mounts_at(target: str) -> list[str]:
-    """The mount points at and below `target`."""
+    """Return the mount points at and below `target`."""
     points = []
     with open("/proc/self/mountinfo", encoding="utf-8", errors="surrogateescape") as lines:
         for line in lines:

@@ -1,12 +1,12 @@
-"""A program that the agent starts on the node itself while an administrator is joined to it: as the agent's own account.
+"""A program on the node itself for a connected administrator: with the agent's own account.
 
-Standard library only, on a bare interpreter with an empty environment: nothing of the agent's reaches the program but its
-account and what that may do. The visitor is a process beside the agent, with whom it shares the socket whose number is its
+Standard library only, on a bare interpreter with an empty environment: the program gets nothing of the agent but its
+account and the rights of that. The visitor is a process beside the agent, with a shared socket whose descriptor is its
 last argument (`client_program.py`); the one before is the node's name.
 
-Nothing outlives the connection. Whatever the program has detached itself from, this process is given as its child: when
-the program has ended, or the agent's end is closed, what is left gets SIGHUP, and SIGKILL when it goes on. What became
-another user (sudo) may not be killed by us; it gets the hangup of its terminal.
+Nothing outlives the connection. Detached processes are reparented to this one: when the program has
+ended, or the agent disconnects, the remaining ones get SIGHUP, and SIGKILL if they continue. Those that became
+another user (sudo) cannot be killed by us; they get the hangup of their terminal.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ GRACE_S = 5.0
 _PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 _PAUSE_S = 0.05
 _KILLS_FOR_S = 5.0
-"""What is not gone then is not ours to end."""
+"""Processes left after that are not ours to end."""
 
 
 def main() -> NoReturn:
@@ -67,19 +67,19 @@ def _serve(end: socket.socket, node: str) -> None:
     except OSError as error:
         client_program.say(end, {"failed": str(error)})
         return
-    # what a shell of days has left behind would stay as zombies
+    # orphans of a long-running shell would stay as zombies
     signal.signal(signal.SIGCHLD, lambda *_: _reap(program))
     rest = _Rest()
     if client_program.watch(end, program, rest.hang_up):
         while client_program.heard(end):
-            pass  # signals for what has ended, until the agent has passed on its output
+            pass  # signals after the end, until the agent has sent on its output
         rest.hang_up()
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)
     rest.end()
 
 
 def _environment() -> dict[str, str]:
-    """What a login of this account begins with."""
+    """Return the environment of a login of this account."""
     found = {"PATH": _PATH, "HOME": "/"}
     try:
         account = pwd.getpwuid(os.geteuid())
@@ -90,7 +90,7 @@ def _environment() -> dict[str, str]:
 
 
 def _reap(but: int = 0) -> bool:
-    """Collect children that have ended, but for one; False where there are no children."""
+    """Reap ended children, except one; False if there are no children."""
     try:
         while (ended := os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)) is not None:
             if ended.si_pid == but:
@@ -102,13 +102,13 @@ def _reap(but: int = 0) -> bool:
 
 
 class _Rest:
-    """What is left when the connection is over."""
+    """Processes left when the connection is over."""
 
     def __init__(self) -> None:
         self._kills_from = 0.0
 
     def hang_up(self) -> float:
-        """Tell all of it; how many seconds it has."""
+        """Send SIGHUP to all; return how many seconds they have."""
         left = descendants(os.getpid())
         signal_all(left, signal.SIGHUP)
         signal_all(left, signal.SIGCONT)
@@ -116,7 +116,7 @@ class _Rest:
         return GRACE_S
 
     def end(self) -> None:
-        """Wait until nothing is left, and kill what does not end in time."""
+        """Wait until none is left, and kill those that do not end in time."""
         while _reap() and (now := time.monotonic()) < self._kills_from + _KILLS_FOR_S:
             if now >= self._kills_from:
                 halt_descendants()

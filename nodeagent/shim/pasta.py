@@ -1,20 +1,20 @@
-"""A network of its own for a program whose agent is not root: a namespace, and pasta, which carries what leaves it.
+"""A network of its own for a program of an agent without root: a namespace, and pasta, which forwards its traffic.
 
-Standard library only: it runs in the shim. In order, each in the process named:
+Standard library only: it runs in the shim. In order, with the process of each:
 
 ```
-shim   enter()      forks the process that becomes pasta and stays in the machine's network; makes a user
-                    and a network namespace, and is in them from then on
-pasta               makes `eth0` there with an address and a route
-shim   furnish()    waits for that, and closes addresses; only then may a program run
-shim   end()        ends pasta, with the program's last process
+shim   enter()    forks the process of pasta, which stays in the machine's network; creates and
+                  enters a user and a network namespace
+pasta             creates `eth0` there with an address and a route
+shim   furnish()  waits for that, and closes addresses; only then a program may run
+shim   end()      ends pasta, with the program's last process
 ```
 
-The program is in a user namespace below that one, and has no rights in this. Nothing is passed to it or to
-the machine's loopback: pasta opens sockets, as the agent's user, for what goes out.
+The program is in a user namespace below that one, and has no rights in this. Nothing is forwarded to it or to
+the machine's loopback: pasta opens sockets, as the agent's user, for outgoing traffic.
 
 An address is closed by a route of the type `local` at `eth0`. One of the type `unreachable` would not do:
-a socket that is bound to an interface (SO_BINDTODEVICE, which needs no rights) goes past it.
+a socket bound to an interface (SO_BINDTODEVICE, which needs no rights) bypasses it.
 """
 
 from __future__ import annotations
@@ -36,10 +36,10 @@ if TYPE_CHECKING:
     from typing import NoReturn, TypedDict
 
     class PastaNetwork(TypedDict):
-        """What a shim is told of such a network.
+        """Description of such a network for a shim.
 
-        argv: pasta's, to which the pid of the namespace's process is added. interface: the one that it makes.
-        closed: addresses that nothing reaches from there, with the length of their prefix.
+        argv: pasta's, without the pid of the namespace's process. interface: created by pasta.
+        closed: addresses not reachable from there, with their prefix length.
         """
 
         argv: list[str]
@@ -51,7 +51,7 @@ _READY_WITHIN_S = 10.0
 _ENDED_WITHIN_S = 1.0
 _DEFAULTED = signal.valid_signals() - {signal.SIGKILL, signal.SIGSTOP}
 _ANYWHERE = ("192.0.2.1", 9)
-"""Nothing is sent there: whether the kernel has a route is asked."""
+"""Nothing is sent there: it only tests whether the kernel has a route."""
 
 _RTMGRP_IPV4_ROUTE = 0x40
 _RTM_NEWROUTE = 24
@@ -65,7 +65,7 @@ _SIOCGIFFLAGS, _SIOCSIFFLAGS, _IFF_UP = 0x8913, 0x8914, 1
 
 
 class Pasta:
-    """The network of one program. All of it raises OSError."""
+    """The network of one program. All methods raise OSError."""
 
     def __init__(self, wanted: PastaNetwork) -> None:
         self.pid = 0
@@ -73,9 +73,9 @@ class Pasta:
         self._words = -1
 
     def enter(self) -> None:
-        """Have the calling process, which has one thread, be in a network of its own from now on."""
+        """Move the calling single-threaded process into a network of its own."""
         go, tell = os.pipe2(os.O_CLOEXEC)
-        # never full for who writes: pasta would wait for who reads
+        # non-blocking: pasta would wait for its reader
         self._words, words = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
         try:
             shim = os.getpid()
@@ -98,7 +98,7 @@ class Pasta:
                 os.close(descriptor)
 
     def furnish(self) -> None:
-        """Return when all that the namespace is to reach is reached, and nothing else."""
+        """Return when the namespace reaches all that it should, and nothing else."""
         poll = select.poll()
         pidfd = os.pidfd_open(self.pid)
         try:
@@ -122,7 +122,7 @@ class Pasta:
             self._hear_no_more()
 
     def end(self) -> None:
-        """End pasta, if it is there; the caller reaps it."""
+        """End pasta, if it runs; the caller reaps it."""
         self._hear_no_more()
         if not self.pid:
             return
@@ -137,7 +137,7 @@ class Pasta:
                 os.close(pidfd)
 
     def reaped(self, pid: int) -> bool:
-        """Note the end of a child; whether that was pasta."""
+        """Record the end of a child; return whether it was pasta."""
         if not self.pid or pid != self.pid:
             return False
         self.pid = 0
@@ -149,7 +149,7 @@ class Pasta:
             self._words = -1
 
     def _said(self) -> str:
-        """Why it ended, in its own words."""
+        """Return why it ended, in its own words."""
         try:
             text = os.read(self._words, 4096).decode(errors="replace")
         except OSError:
@@ -158,7 +158,7 @@ class Pasta:
         return lines[-1] if lines else "it ended"
 
     def _become_pasta(self, shim: int, go: int, words: int) -> NoReturn:
-        """In the child: wait for the namespaces, and be the program that carries for them."""
+        """In the child: wait for the namespaces, and execute pasta."""
         try:
             namespaces.prctl(namespaces.PR_SET_PDEATHSIG, signal.SIGKILL)
             if os.getppid() != shim or os.read(go, 1) != b"!":
@@ -169,7 +169,7 @@ class Pasta:
                 os.dup2(nothing, stream)
             os.dup2(words, 2)
             for number in _DEFAULTED:
-                signal.signal(number, signal.SIG_DFL)  # versions fail where SIGPIPE is ignored
+                signal.signal(number, signal.SIG_DFL)  # some versions fail with SIGPIPE ignored
             signal.pthread_sigmask(signal.SIG_SETMASK, ())
             os.chdir("/")
             argv = [*self._wanted["argv"], str(shim)]
@@ -180,7 +180,7 @@ class Pasta:
 
 
 def _has_route() -> bool:
-    """Whether something outside can be sent to."""
+    """Whether the kernel has a route to the outside."""
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as end:
         try:
             end.connect(_ANYWHERE)
@@ -199,7 +199,7 @@ def _set_up(interface: str) -> None:
 
 
 def _close(networks: list[tuple[str, int]], interface: int) -> None:
-    """Have addresses be nobody's but this namespace's."""
+    """Make addresses local to this namespace."""
     with socket.socket(socket.AF_NETLINK, socket.SOCK_RAW | socket.SOCK_CLOEXEC, 0) as kernel:
         kernel.bind((0, 0))
         for number, (address, length) in enumerate(networks):
@@ -224,9 +224,9 @@ def _write(path: str, text: str) -> None:
 
 
 def main() -> NoReturn:
-    """Try such a network: the words after the first two are its description, and an address and a port.
+    """Try such a network: the arguments after the first two are its description, an address and a port.
 
-    What connects there is a process as programs have it. Prints why that fails; nothing: it works.
+    A process isolated like programs connects there. Prints why that fails; nothing: it works.
     """
     import json
 

@@ -1,8 +1,8 @@
-"""Whether a container ended because its engine did: one that keeps no containers over its restart.
+"""Detects whether a container ended because its engine did, which keeps no containers over its restart.
 
-Standard library only: it runs in the keeper. How a container ended says nothing of that: a program may
+Standard library only: it runs in the keeper. The container's result does not show it: a program may
 end itself by any signal, and may end with any code when its engine stops it. A call that is held open
-lasts as long as the engine's process, and one that shuts down takes no new calls while it stops containers.
+lasts as long as the engine's process, and an engine that shuts down accepts no calls while it stops containers.
 """
 
 from __future__ import annotations
@@ -19,18 +19,18 @@ if TYPE_CHECKING:
     from nodeagent.engine.wire import Container
 
 JUDGED_WITHIN_S = 20.0
-"""An engine that shuts down gives all its containers 15 s, and ends then; one that is only slow answers."""
+"""An engine that shuts down gives all its containers 15 s, then ends; a slow one answers."""
 _HELD_AFTER_S = 1.0
-"""No sooner: what ends at once need not have its engine asked a further time."""
+"""Delay of the held call: for short containers the engine need not be called again."""
 _AGAIN_S = 1.0
 _MOST_READ = 65536
 
 
 class Presence:
-    """The engine beside a container that runs; `container` None: it does not matter.
+    """The engine of a running container; `container` None: not checked.
 
     Attributes:
-        descriptor: what to wait for beside the container; `look` when it is readable. -1: nothing.
+        descriptor: to wait for beside the container; `look` when it is readable. -1: nothing.
     """
 
     def __init__(self, container: Container | None) -> None:
@@ -42,7 +42,7 @@ class Presence:
         self._due_at = time.monotonic() + _HELD_AFTER_S
 
     def look(self) -> float | None:
-        """Take note of what came; in how many seconds to look again at the latest, None: when something comes."""
+        """Read the call; return in how many seconds to look again, None: when the descriptor is readable."""
         if self._container is None:
             return None
         if self._call is None and time.monotonic() >= self._due_at:
@@ -52,7 +52,7 @@ class Presence:
         return None if self._call is not None else max(self._due_at - time.monotonic(), 0.0)
 
     def has_ended(self) -> bool:
-        """Whether the engine has ended, or is about to, now that the container has. May take JUDGED_WITHIN_S."""
+        """Whether the engine has ended, or is shutting down, after the container. May take JUDGED_WITHIN_S."""
         if self._container is None:
             return False
         if self._call is not None:
@@ -67,7 +67,7 @@ class Presence:
             return self._judged(ping)
 
     def _judged(self, ping: socket.socket) -> bool:
-        """What comes first: an answer, or the end of the engine's process."""
+        """Wait for an answer, or the end of the engine's process."""
         poll = select.poll()
         poll.register(ping, select.POLLIN)
         if self._call is not None:
@@ -93,14 +93,14 @@ class Presence:
             self.descriptor = self._call.fileno()
 
     def _read(self, call: socket.socket) -> None:
-        """What the engine says on the call: that it took it, that the container ended; or that it is gone."""
+        """Read the engine's answers on the call: accepted, container ended; or its end."""
         while (piece := _received(call)) is not None:
             if not piece:
                 self._lose()
                 return
             if not self._is_taken:
                 self._is_taken = b" 200 " in piece[:32]
-                # until then an engine that comes up may still end what ran before it
+                # until then a starting engine may still end earlier containers
                 self._was_lost = self._was_lost and not self._is_taken
 
     def _lose(self) -> None:
@@ -112,7 +112,7 @@ class Presence:
 
 
 def _received(connection: socket.socket) -> bytes | None:
-    """What came; b"": its end, None: nothing yet."""
+    """Return received bytes; b"": the end, None: nothing yet."""
     try:
         return connection.recv(_MOST_READ)
     except BlockingIOError:

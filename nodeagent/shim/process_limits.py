@@ -1,4 +1,4 @@
-"""What the kernel keeps each process of a replica to, beside its control group.
+"""Kernel limits of each process of a replica, beside its control group.
 
 Standard library only: it runs in children of the shim.
 """
@@ -15,24 +15,24 @@ _OOM_SCORE = 500
 
 
 def set_of(spec: dict) -> None:  # type: ignore[type-arg]
-    """Set those of a replica for the calling process and what that starts."""
-    # user code is what the machine should sacrifice when memory runs out
+    """Set a replica's limits for the calling process and its children."""
+    # the kernel should kill user code first when memory runs out
     with contextlib.suppress(OSError):
         write_into("/proc/self/oom_score_adj", str(spec.get("oom_score_adj", _OOM_SCORE)))
-    # the agent's own limit is higher than select() can count
+    # the agent's own limit is too high for select()
     _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (spec["open_files"], most))
     # With 1, and no other number, the kernel starts no handler where core_pattern is a pipe: it would
-    # read, as root and outside, what the program made (core(5)).
+    # read, as root and outside, files of the program (core(5)).
     resource.setrlimit(resource.RLIMIT_CORE, (1, 1))
     if spec["namespace"]:
         _limit_count(spec)
 
 
 def _limit_count(spec: dict) -> None:  # type: ignore[type-arg]
-    """Where no group counts its processes, let the kernel count them by user and namespace.
+    """Without a group that counts its processes, let the kernel count them by user and namespace.
 
-    It does since Linux 5.14, and not for root. Counted with them is the first process.
+    It does since Linux 5.14, and not for root. The first process is counted, too.
     """
     count = spec["watch"]["process_count"] if "watch" in spec else None
     version = tuple(int(part) for part in os.uname().release.split(".")[:2] if part.isdigit())

@@ -1,6 +1,6 @@
-"""What a shim runs, whatever it is: the protocol of `forked.py` and `contained.py`.
+"""The protocol of a shim's program, implemented by `forked.py` and `contained.py`.
 
-For type checkers alone: a shim does not load it, since `typing` would be in memory once for each replica.
+For type checkers alone: a shim does not import it, since `typing` would be in memory once for each replica.
 """
 
 from __future__ import annotations
@@ -13,16 +13,16 @@ if TYPE_CHECKING:
     from nodeagent.shim.watch import Excess
 
 Outcome = tuple[int | None, int | None, tuple[str, str] | None]
-"""Exit code, signal and, where these do not say it, `why` it ended with a message."""
+"""Exit code, signal and, if these do not tell it, `why` it ended with a message."""
 
 
 class Program(Protocol):
-    """What a shim runs; none of it raises but `start`.
+    """The program of a shim; only `start` raises.
 
-    Its end, and every change that the shim should look at, comes as SIGCHLD. `pid` is its first
+    SIGCHLD signals its end, and every change to look at. `pid` is its first
     process on this machine, 0 before there is one. `cpu_s` is user and system time in seconds;
-    it and `max_rss_bytes` are of what is gone. `memory_peak_bytes`: the most that was in use at
-    one time; 0 where it is not known.
+    it and `max_rss_bytes` are of ended processes. `memory_peak_bytes`: the peak at
+    one time; 0 if unknown.
     """
 
     pid: int
@@ -31,19 +31,19 @@ class Program(Protocol):
     memory_peak_bytes: int
 
     def start(self) -> None:
-        """Start it, or have it started, once; waits for nobody. Raises OSError."""
+        """Start it, or order its start, once; does not block. Raises OSError."""
         ...
 
     def is_running(self) -> bool:
-        """Whether the program itself was started, or is being, and has not ended."""
+        """Whether the program itself is starting or was started, and has not ended."""
         ...
 
     def terminate(self) -> None:
-        """Ask it to end."""
+        """Request its end."""
         ...
 
     def kill(self) -> None:
-        """End everything of it; to be repeated until it is gone."""
+        """End all of its processes; to be repeated until it is gone."""
         ...
 
     def is_gone(self) -> bool:
@@ -51,25 +51,25 @@ class Program(Protocol):
         ...
 
     def outcome(self) -> Outcome:
-        """How it ended, once it is gone."""
+        """Return how it ended, once it is gone."""
         ...
 
     def release(self) -> None:
-        """Leave nothing behind; its end is written down."""
+        """Clean up after its end was recorded."""
         ...
 
     def processes(self) -> Sequence[int]:
-        """Its processes on this machine, as far as they can be seen."""
+        """Return its visible processes on this machine."""
         ...
 
     def exceeded(self) -> Excess | None:
-        """Which limit something of it was ended for by who keeps its limits, until it is gone."""
+        """Return the limit that a process of it was killed for, until it is gone."""
         ...
 
     def admit(self) -> None:
-        """Let in somebody whom the agent has asked for (`visitor.py`). Raises OSError."""
+        """Admit a visitor for the agent (`visitor.py`). Raises OSError."""
         ...
 
     def remark(self) -> str:
-        """What its user should know of a bad end beside how it ended; mostly empty."""
+        """Return a hint for its user about a failure; mostly empty."""
         ...

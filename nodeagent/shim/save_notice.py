@@ -1,4 +1,4 @@
-"""The notice: a program that can save is told to, before it is ended.
+"""The notice: tells a program that can save to do so, before it is ended.
 
 Three files of the run folder, which is the program's own (docs/giving-way.md): `notice.json` from us,
 `resumable.json` and `left.json` from the program. Standard library only; no link is followed.
@@ -25,9 +25,9 @@ _LONGEST = 4096
 
 
 def post(run: str, *, goes: bool, reason: str) -> bool:
-    """Give notice to the program of the run folder; False when it has no use for one.
+    """Give notice to the program of the run folder; False if it cannot save.
 
-    It has when it bound a function that saves, or has saved. `goes`: it is to exit then.
+    It can after binding a save function, or after a save. `goes`: it is to exit then.
     """
     try:
         with _opened(run) as folder:
@@ -40,7 +40,7 @@ def post(run: str, *, goes: bool, reason: str) -> bool:
             flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
             file = os.open(staged, flags, 0o644, dir_fd=folder)
             try:
-                os.fchmod(file, 0o644)  # whoever the program runs as is to read it
+                os.fchmod(file, 0o644)  # the program's user must be able to read it
                 os.write(file, content)
             finally:
                 os.close(file)
@@ -51,14 +51,14 @@ def post(run: str, *, goes: bool, reason: str) -> bool:
 
 
 def has_left(run: str) -> bool:
-    """Whether the program said that it saved and leaves."""
+    """Whether the program reported that it saved and exits."""
     with contextlib.suppress(OSError), _opened(run) as folder:
         return stat.S_ISREG(os.stat(LEFT, dir_fd=folder, follow_symlinks=False).st_mode)
     return False
 
 
 def bound(folder: int) -> tuple[bool, bool]:
-    """Whether the program of an open run folder bound something that saves, and that loads."""
+    """Return whether the program of an open run folder bound a save function, and a load function."""
     try:
         file = os.open(RESUMABLE, _FILE, dir_fd=folder)
     except OSError:
@@ -74,7 +74,7 @@ def bound(folder: int) -> tuple[bool, bool]:
 
 
 def saved_at(folder: int) -> float:
-    """When the newest checkpoint of an open run folder was put in place, Unix seconds; 0: there is none."""
+    """Return when the newest checkpoint of an open run folder was put in place, Unix seconds; 0: none."""
     newest = 0.0
     with contextlib.suppress(OSError):
         checkpoints = os.open("checkpoints", _FOLDER, dir_fd=folder)

@@ -1,16 +1,16 @@
-"""Why a program could not be started: the system says "No such file or directory" of a missing interpreter, too."""
+"""Explains why a program could not be started: the system also reports "No such file or directory" for a missing interpreter."""
 
 import errno
 import os
 import stat
 
 _FIRST_BYTES = 256
-"""As much of the first line as the kernel looks at."""
+"""The part of the first line that the kernel reads."""
 _MARK = b"\xef\xbb\xbf"
 
 
 def why_not_started(program: str, path: str, number: int) -> str:
-    """The reason in words, for the error `number` of starting `program`, which is looked for in `path`."""
+    """Return the reason for the error `number` of starting `program`, searched in `path`."""
     reason, first = os.strerror(number), _first_bytes(program, path)
     if first is None:
         return reason
@@ -26,7 +26,7 @@ def why_not_started(program: str, path: str, number: int) -> str:
 
 
 def _why_not_there(first: bytes) -> str:
-    """What a file that is there names, and what is not there."""
+    """Name the missing interpreter or loader of an existing file."""
     if not first.startswith(b"#!"):
         return "the file exists, but its loader does not"
     words = first[2:].partition(b"\n")[0].strip(b" \t").split(b" ")
@@ -37,11 +37,11 @@ def _why_not_there(first: bytes) -> str:
 
 
 def _first_bytes(program: str, path: str) -> "bytes | None":
-    """The beginning of the file that would be started; None where there is none, or it cannot be read."""
+    """Return the beginning of the file that would be started; None if missing or unreadable."""
     folders = [""] if "/" in program else path.split(os.pathsep)
     for folder in folders:
         try:
-            # A pipe in its place must not hold us.
+            # A pipe in its place must not block us.
             descriptor = os.open(os.path.join(folder, program), os.O_RDONLY | os.O_NONBLOCK)
         except (OSError, ValueError):
             continue

@@ -1,8 +1,8 @@
-"""The system calls that programs may not make: a seccomp filter, assembled here and loaded by prctl.
+"""The system calls refused to programs: a seccomp filter, assembled here and loaded by prctl.
 
 Standard library only: it runs in the shim. The list follows the default profiles of container engines:
-calls that a program without privileges does not need and in which kernels had their holes. Everything else
-is allowed, `ptrace` and `process_vm_readv` included: debuggers and profilers of own processes work.
+calls that a program without privileges does not need and in which kernels had vulnerabilities. All others
+are allowed, including `ptrace` and `process_vm_readv`: debuggers and profilers of own processes work.
 
 A refused call fails with EPERM. Calls that programs probe for and do without (`clone3`), and calls that are
 newer than this list, fail with ENOSYS, as on a kernel without them.
@@ -79,7 +79,7 @@ REFUSED = {
     "ustat": (136, None),
     "vhangup": (153, 58),
 }
-"""Calls that fail with EPERM, and their numbers on x86-64 and aarch64; None: it has no such call."""
+"""Calls that fail with EPERM, and their numbers on x86-64 and aarch64; None: no such call there."""
 
 MISSING = {"clone3": (435, 435)}
 """Calls that fail with ENOSYS: their flags are in memory, which no filter can read. Libraries use `clone`."""
@@ -88,18 +88,18 @@ NEW_NAMESPACES = 0x7E020000
 """Flags of `clone` that fail with EPERM: new user, mount, pid, network, ipc, uts, cgroup namespaces."""
 
 PERSONALITIES = (0x0, 0x8, 0x20000, 0x20008, 0x40000, 0xFFFFFFFF)
-"""Arguments of `personality` that are allowed: native, 32-bit address space, kernel version 2.6,
-no address randomisation (debuggers), and the question which it is."""
+"""Allowed arguments of `personality`: native, 32-bit address space, kernel version 2.6,
+no address randomisation (debuggers), and the query."""
 
 ADDRESS_FAMILIES = (38, 40)
 """Families of `socket` that fail with EAFNOSUPPORT: AF_ALG, and AF_VSOCK, which reaches a host of virtual
-machines past every rule of the network."""
+machines past all network rules."""
 
 LAST_KNOWN = 469
-"""The highest number that this list was made with (Linux 6.17); higher ones fail with ENOSYS."""
+"""The highest number known to this list (Linux 6.17); higher ones fail with ENOSYS."""
 
 _MACHINES = {"x86_64": 0, "aarch64": 1}
-"""Which number of a pair is whose."""
+"""Index of a machine in pairs of numbers."""
 _ARCHITECTURES = (0xC000003E, 0xC00000B7)
 _CLONE = (56, 220)
 _PERSONALITY = (135, 92)
@@ -116,7 +116,7 @@ _assembled: list[Filter] = []
 
 
 class Filter:
-    """A filter as the kernel takes it, in memory that stays where it is."""
+    """A filter in the kernel's format, at a fixed address."""
 
     def __init__(self, code: bytes) -> None:
         self._code = ctypes.create_string_buffer(code, len(code))
@@ -124,20 +124,20 @@ class Filter:
         self._header = ctypes.create_string_buffer(header, len(header))
 
     def attach(self) -> None:
-        """Put it on the caller and all that it starts, for good. Raises OSError.
+        """Attach it to the caller and its children, for good. Raises OSError.
 
-        The caller has no way to new privileges (PR_SET_NO_NEW_PRIVS).
+        The caller cannot gain privileges (PR_SET_NO_NEW_PRIVS).
         """
         namespaces.prctl(_PR_SET_SECCOMP, _SECCOMP_MODE_FILTER, ctypes.addressof(self._header))
 
 
 def load() -> None:
-    """Put the filter for this machine on the caller and all that it starts, for good. Raises OSError."""
+    """Attach this machine's filter to the caller and its children, for good. Raises OSError."""
     assemble().attach()
 
 
 def assemble() -> Filter:
-    """The filter for this machine, made once: what forks shims does that, so that none of them has to.
+    """Return the filter for this machine, assembled once: before the fork of shims, to spare each the work.
 
     Raises OSError.
     """
@@ -147,7 +147,7 @@ def assemble() -> Filter:
 
 
 def program(machine: str) -> bytes:
-    """The filter as the kernel takes it, for a machine as `uname -m` names it. Raises OSError."""
+    """Return the filter in the kernel's format, for a machine as `uname -m` names it. Raises OSError."""
     if machine not in _MACHINES:
         raise OSError(errno.ENOSYS, f"no list of system calls for {machine}")
     which = _MACHINES[machine]
@@ -179,7 +179,7 @@ def program(machine: str) -> bytes:
 
 
 def _search(blocks: Sequence[tuple[int, list[bytes]]]) -> list[bytes]:
-    """Find the block of the number that is loaded, by halves: the kernel runs this for every call there is."""
+    """Find the block of the loaded number by binary search: the kernel runs this for every call."""
     if len(blocks) <= _COMPARED_IN_TURN:
         code = []
         for number, block in blocks:
@@ -191,7 +191,7 @@ def _search(blocks: Sequence[tuple[int, list[bytes]]]) -> list[bytes]:
 
 
 def _one_of(values: Sequence[int], verdict: int, *, otherwise: int) -> list[bytes]:
-    """What becomes of a call by its first argument."""
+    """Return the verdict on a call by its first argument."""
     code = [_load(_FIRST_ARGUMENT_AT)]
     for value in values:
         code += [_instruction(_EQUAL, value, 0, 1), _give(verdict)]

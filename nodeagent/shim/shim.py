@@ -1,26 +1,26 @@
-"""The parent of one replica: starts it, outlives the agent, and writes down how it ended.
+"""The parent of one replica: starts it, outlives the agent, and records its end.
 
 Standard library only, single-threaded, started by `shim_command` or forked by the zygote. It reads
-`spec.json` of the replica folder (see `folders.py`), and promises:
+`spec.json` of the replica folder (see `folders.py`), and guarantees:
 
-- Exactly one shim per folder runs anything: `shim.json` is the claim, made by a hard link.
+- Only one shim per folder runs anything: `shim.json` is the claim, made by a hard link.
 - The program is a child in a process group of its own, its output appended to the file `output`.
-- `exit.json` appears once, atomically and on disk, after every process of the replica is gone: the
-  agent frees devices on its word.
+- `exit.json` appears once, atomically and on disk, after every process of the replica has ended: the
+  agent then frees devices.
 - SIGTERM with `stop.json` beside it: SIGTERM to the program's group, then after `grace_s` SIGKILL
-  to everything. With `notice_s` a program that can save is told to first, and gets SIGTERM so much
-  later, if it has not left (`save_notice.py`). A second order may only shorten the first.
-- While it waits for a container engine it obeys and keeps limits as while the program runs.
-- The time limit is kept on the monotonic clock; a program that can save is told so `warning_s` before,
-  and with `leaves_at_limit` may leave then. `lost_after_s` is the silence of `contact`, measured
-  as time since its mtime last changed (a stepped wall clock changes nothing; time asleep counts), and
-  everything is gone by then: stopping begins `grace_s` earlier.
-- Limits are kept by the kernel, which tells of it (`Program.exceeded`), or by looking (`watch.py`):
-  what is over its limit is killed at once.
-- When the shim is killed, so is the program (PR_SET_PDEATHSIG). With `ends_with`, a pid, it stops the
-  program when that process, its parent, ends: what an agent only does for itself does not outlive it.
-- Secret variables come as JSON on standard input, where `has_secrets` says that there are any. They go
-  into the program's environment and stay nowhere else.
+  to everything. With `notice_s` a program that can save gets a notice first, and SIGTERM that much
+  later, if it has not exited (`save_notice.py`). A second order may only shorten the first.
+- While it waits for a container engine it handles orders and limits as while the program runs.
+- The time limit uses the monotonic clock; a program that can save gets a notice `warning_s` before,
+  and with `leaves_at_limit` may exit then. `lost_after_s` limits the silence of `contact`, measured
+  as time since its mtime last changed (a stepped wall clock changes nothing; suspended time counts), and
+  all processes have ended by then: stopping begins `grace_s` earlier.
+- Limits are enforced by the kernel, which reports it (`Program.exceeded`), or by polling (`watch.py`):
+  a program over its limit is killed at once.
+- If the shim is killed, so is the program (PR_SET_PDEATHSIG). With `ends_with`, a pid, it stops the
+  program when that process, its parent, ends: programs for the agent itself do not outlive it.
+- Secret variables are JSON on standard input, if `has_secrets` is set. They are put
+  into the program's environment and kept nowhere else.
 
 `why` of the exit record: EXITED, STOPPED, TIME_LIMIT, LOST_AFTER, OUT_OF_MEMORY, LIMIT_EXCEEDED,
 START_FAILED, ENGINE_AWAY, ENGINE_LOST, SHIM_LOST.
@@ -53,35 +53,35 @@ if TYPE_CHECKING:
 
 
 _CONTACT_LOOKS = 20
-"""How often `contact` is looked at within `lost_after_s`."""
+"""Checks of `contact` within `lost_after_s`."""
 
 
 _LOOK_S = 1.0
-"""How often the program is asked whether it was ended for a limit."""
+"""Interval of checks whether the program was killed for a limit."""
 
 _WARN_AGAIN_S = 1.0
-"""How often a program near its time limit is asked whether it can save, until it can."""
+"""Interval of notices to a program near its time limit, until it can save."""
 _TOGETHER_S = 0.05
-"""What is due so soon is done with what is due now: each time that a shim wakes up costs more than a look."""
+"""Work due this soon is done now: each wakeup of a shim costs more than a look."""
 
 
 _REHEARSED = '{"time_limit_s": null, "lost_after_s": null, "grace_s": 1.0, "namespace": null}'
-"""A specification of nothing."""
+"""An empty specification."""
 
 
 def main() -> NoReturn:
-    """Run the replica whose folder is the second argument; the number of a descriptor may follow."""
+    """Run the replica in the folder of the second argument; a descriptor may follow."""
     signal.pthread_sigmask(signal.SIG_BLOCK, WATCHED)
     given = sys.argv[3:]
     run(sys.argv[2], int(given[0]) if given else None)
 
 
 def run(folder: str, network: int | None = None) -> NoReturn:
-    """Be the shim of `folder` until its replica has ended; the caller is a session leader, and blocks WATCHED.
+    """Run the shim of `folder` until its replica has ended; the caller is a session leader, and blocks WATCHED.
 
-    `network` is a descriptor of the network namespace that its program is to have; None: the machine's.
+    `network` is a descriptor of the program's network namespace; None: the machine's.
     """
-    # before the claim: until it, a second shim for the same folder may be on its way too
+    # before the claim: until then a second shim for the folder may be starting, too
     spec = json.loads(content_of(os.path.join(folder, "spec.json")))
     claim = {
         "pid": os.getpid(),
@@ -105,9 +105,9 @@ def run(folder: str, network: int | None = None) -> NoReturn:
 
 
 def rehearse() -> None:
-    """Do, for nothing, what each replica takes: the memory that this writes to is then the process's own.
+    """Run the code of each replica without effect: the memory that it writes to is then the process's own.
 
-    A forked process waits for a copy of each page that it writes to, and Python writes to what it only uses.
+    A forked process waits for a copy of each page that it writes to, and Python writes even when it reads.
     """
     nowhere = os.devnull  # has no files in it
     Shim(nowhere, json.loads(_REHEARSED), {"start_ticks": _start_ticks()}).rehearse()
@@ -151,14 +151,14 @@ class Shim:
         self._contact_changed = _boot_time()
 
     def rehearse(self) -> None:
-        """Do what changes nothing."""
+        """Run code without effects."""
         self._stop_order()
         self._keep_limits()
         self._until_next_deadline()
         json.dumps(self._exit_record())
 
     def start(self) -> None:
-        """Start the program, which may go on while it is supervised."""
+        """Begin to start the program, which may continue under supervision."""
         disk_reserve.take(self.folder)
         namespaces.prctl(namespaces.PR_SET_CHILD_SUBREAPER, 1)
         namespaces.prctl(namespaces.PR_SET_NAME, b"nsml-shim")
@@ -174,10 +174,10 @@ class Shim:
         self._end_with_parent()
 
     def supervise(self) -> None:
-        """Return when the program has ended, stopped by an order or a limit or by itself."""
+        """Return when the program has ended, by an order, a limit or itself."""
         while self._program.is_running():
             received = signal.sigtimedwait(WATCHED, self._until_next_deadline())
-            # first of all: an order that comes behind the program's own end is not its cause
+            # checked first: an order after the program's own end is not its cause
             if self._program.is_running():
                 if received is not None:
                     self._take(received.si_signo)
@@ -189,13 +189,13 @@ class Shim:
         if number in ORDERS:
             self._begin_stop("STOPPED", *self._stop_order())
         elif number == VISIT:
-            with contextlib.suppress(OSError):  # the agent waits for nobody for long
+            with contextlib.suppress(OSError):  # the agent stops waiting after a while
                 self._program.admit()
         elif number == signal.SIGCHLD:
             self._stillness.end()
 
     def _end_with_parent(self) -> None:
-        """After the start: a new user namespace makes the kernel forget the order."""
+        """Called after the start: a new user namespace resets the parent-death signal."""
         parent = self.spec.get("ends_with")
         if parent is not None:
             namespaces.prctl(namespaces.PR_SET_PDEATHSIG, signal.SIGTERM)
@@ -203,14 +203,14 @@ class Shim:
                 self._begin_stop("STOPPED", *self._stop_order())
 
     def _note_child(self) -> None:
-        """Keep the program's pid in `shim.json`, of one that is not over at once: a note for people."""
+        """Write the program's pid to `shim.json`, unless it ends at once: a note for people."""
         if self._program.pid and "child" not in self.claim:
             self.claim["child"] = self._program.pid
-            with contextlib.suppress(OSError):  # a full disk ends no program
+            with contextlib.suppress(OSError):  # a full disk must not end the program
                 _replace(self.folder, "shim.json", self.claim)
 
     def end_everything(self) -> None:
-        """Kill what the program left behind; return when no process of the replica is alive."""
+        """Kill the remaining processes; return when no process of the replica is alive."""
         pause = 0.005
         while not self._program.is_gone():
             self._program.kill()
@@ -218,17 +218,17 @@ class Shim:
             pause = min(pause * 2, 1.0)
 
     def write_exit_record(self) -> None:
-        """Write `exit.json`, when the disk takes it; without its folder there is nobody to tell."""
+        """Write `exit.json`, retrying until the disk accepts it; without its folder nobody reads it."""
         record = self._exit_record()
         while os.path.isdir(self.folder) and not self._is_written(record):
             time.sleep(1.0)
 
     def release(self) -> None:
-        """Leave nothing behind but the folder."""
+        """Leave only the folder behind."""
         self._program.release()
 
     def _is_written(self, record: dict[str, object]) -> bool:
-        """Write the record, into the room that was taken or, without it, a new file; whether that worked."""
+        """Write the record, into the reserved space or, without it, a new file; return whether that worked."""
         with contextlib.suppress(OSError):
             disk_reserve.spend(self.folder, "exit.json", record)
             return True
@@ -241,7 +241,7 @@ class Shim:
         code, number, verdict = self._program.outcome()
         is_noticed = self._terminate_at is not None and self._kill_at is None
         if is_noticed and code == 0 and not save_notice.has_left(self._run):
-            self.why, self.message = "EXITED", ""  # it came to its own end in time
+            self.why, self.message = "EXITED", ""  # it ended by itself in time
         if verdict is not None and self.why == "EXITED":
             self.why, self.message = verdict
         output = os.path.join(self.folder, "output")
@@ -269,7 +269,7 @@ class Shim:
         }
 
     def _memory_peak_bytes(self) -> int:
-        """The most that was seen. What ended between two looks used what its largest process did."""
+        """Return the highest measured peak; for processes between two looks, that of the largest one."""
         watched = self._watch.memory_peak_bytes if self._watch is not None else 0
         return max(watched, self._program.memory_peak_bytes, self._program.max_rss_bytes)
 
@@ -278,7 +278,7 @@ class Shim:
         return os.path.join(self.folder, "run")
 
     def _stop_order(self) -> tuple[str, float, float]:
-        """What `stop.json` says; a signal without it (a machine that shuts down) is an order too."""
+        """Return the content of `stop.json`; a signal without it (a machine that shuts down) is an order too."""
         try:
             with open(os.path.join(self.folder, "stop.json"), "rb") as file:
                 order = json.load(file)
@@ -288,7 +288,7 @@ class Shim:
             return "the shim received a request to stop", float(self.spec["grace_s"]), 0.0
 
     def _begin_stop(self, why: str, message: str, grace_s: float, notice_s: float = 0.0) -> None:
-        """Give notice, where that is of use, and then `_terminate`; a second order may shorten both."""
+        """Give notice, if useful, and then `_terminate`; a second order may shorten both."""
         grace_s = max(grace_s, 0.0)
         if self._terminate_at is None:
             self.why, self.message, self._grace_s = why, message, grace_s
@@ -308,7 +308,7 @@ class Shim:
             self._program.terminate()
 
     def _warn(self) -> None:
-        """The time limit is near: what is saved now is not lost. A program that cannot save yet is told once it can."""
+        """Give notice of the time limit, so that work can be saved. A program that cannot save yet gets it once it can."""
         self._warn_at, words = None, self._limit_words()
         if self._terminate_at is not None:
             return
@@ -343,13 +343,13 @@ class Shim:
             self._terminate()
         if self._kill_at is not None and time.monotonic() >= self._kill_at:
             self._program.kill()
-            self._kill_at = time.monotonic() + 0.05  # again, for what was forked meanwhile
+            self._kill_at = time.monotonic() + 0.05  # again, for concurrent forks
 
     def _next_look_at(self) -> float:
         return self._look_at if self._watch is None else min(self._look_at, self._watch.next_at)
 
     def _look(self) -> None:
-        """Look at what is due by now, and cheaply where nothing has run since the last time."""
+        """Check what is due by now, and only cheaply if nothing has run since the last look."""
         self._note_child()
         now = time.monotonic() + _TOGETHER_S
         is_still = self._stillness.look()
@@ -361,7 +361,7 @@ class Shim:
             self._end_if_exceeded(self._watch.look(is_still=is_still))
 
     def _lost_in(self) -> float | None:
-        """Seconds until silence means loss, 0 when it does; None when nothing watches."""
+        """Return seconds until silence means loss, 0 if it does; None without a limit."""
         lost_after: float | None = self.spec["lost_after_s"]
         if lost_after is None or self._kill_at is not None:
             return None
@@ -391,7 +391,7 @@ class Shim:
 
 
 def _take_secrets() -> dict[str, str]:
-    """The variables on standard input, which nobody reads after us. Raises OSError."""
+    """Return the variables on standard input, and close that. Raises OSError."""
     try:
         content = os.pread(0, os.fstat(0).st_size, 0)
         nothing = os.open(os.devnull, os.O_RDONLY)
@@ -399,12 +399,12 @@ def _take_secrets() -> dict[str, str]:
         os.close(nothing)
         return dict(json.loads(content))
     except (OSError, ValueError, TypeError):
-        # Nothing of the error: it might quote what it could not read.
+        # Without the error's text: it might quote secrets.
         raise OSError("the secrets of the session did not come with it") from None
 
 
 def _start_ticks() -> int:
-    """When this process started, in clock ticks since boot: with the pid, who it is."""
+    """Return when this process started, in clock ticks since boot: with the pid, its identity."""
     return int(content_of("/proc/self/stat").rpartition(b")")[2].split()[19])
 
 
@@ -413,7 +413,7 @@ def _boot_time() -> float:
 
 
 def _claim(folder: str, claim: dict[str, object]) -> bool:
-    """Make `shim.json` unless it is there already; True when it is ours."""
+    """Create `shim.json` unless it exists; True if it is ours."""
     staged = os.path.join(folder, f".shim.json.{os.getpid()}")
     _write(staged, claim, durable=False)
     try:

@@ -1,19 +1,19 @@
-"""The ssh server of one connection to a replica, in a process of its own where the replica's program is.
+"""The ssh server of one connection to a replica, in a process of its own beside the replica's program.
 
-A visitor becomes it (`visitor.py`): imported before that enters the replica's namespaces, where nothing of the
-agent's is to be seen, and run after all rights were given up. So whatever a client makes of it, it can do what the
-replica's program can. It asks for no user: who reaches it was let in by the control plane. It shows its host key. Who
-comes by a jump host has to prove a public key, and is shown a certificate of the platform for the host key.
+A visitor runs it (`visitor.py`): imported before that enters the replica's namespaces, where nothing of the
+agent's is visible, and run after all rights were dropped. So a client that takes it over can do only what the
+replica's program can. It authenticates no users: the control plane has authorized the client. It shows its host key. A
+client behind a jump host must prove a public key, and gets a certificate of the platform for the host key.
 
 Programs, files and connections are those of this process: its descendants, its user's files, its network. Streams are
-moved between descriptors and channels here: asyncssh's own redirection loses output where a client is slow, and where
-a program ends. How a program ended is said after the client took all that it wrote.
+copied between descriptors and channels here: asyncssh's own redirection loses output with slow clients, and when
+a program ends. The exit status is sent after the client has received all output.
 
-In a container it executes nothing and loads nothing of the image: programs are started by the container's engine, which
-it asks the agent for (`contained_ssh.py`), and has sign what its host key is to sign.
+In a container it executes nothing and loads nothing of the image: programs are started by the container's engine, at
+its request to the agent (`contained_ssh.py`), which also signs with its host key.
 
-Of packets that are to be ignored none are sent. asyncssh puts one before each other, against what can be guessed of
-ciphers in CBC mode (RFC 4251, 9.3.1); here all ciphers are AEAD.
+It sends no ignore packets. asyncssh puts one before each packet, against predictable
+initialization vectors in CBC mode (RFC 4251, 9.3.1); here all ciphers are AEAD.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ from nodeagent.shim.contained_ssh import Agent, ContainedLoop, HostKey
 from nodeagent.shim.gathered import GatheringLoop
 from nodeagent.shim.keeper import has_ended
 
-# What is imported late by others could not be found then.
+# Late imports of other modules would fail then.
 for _late in ("concurrent.futures.thread", "encodings.ascii", "encodings.idna", "grp", "pwd"):
     importlib.import_module(_late)
 
@@ -52,26 +52,26 @@ if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 
 _CIPHERS: Final = ("aes128-gcm@openssh.com", "aes256-gcm@openssh.com")
-"""Clients would choose slower ones first. AEAD all."""
+"""All AEAD. Clients would prefer slower ones."""
 _LOGIN_WITHIN_S: Final = 30.0
 _HANG_UP: Final = (signal.SIGHUP, signal.SIGCONT)
 _MOST_PROGRAMS: Final = 64
-"""Of one connection at once."""
+"""Programs of one connection at once."""
 _MOST_VARIABLES: Final = 64
 _PIECE_BYTES: Final = 256 << 10
-"""Of a program in one read, and what its pipes hold."""
+"""Size of one read from a program, and of its pipes."""
 _TERMINAL_BYTES: Final = 4 << 10
 _MOST_WRITTEN: Final = 1 << 20
-"""That waits for the client; more is left with the program."""
+"""Buffered for the client; further output waits in the program."""
 _MOST_GIVEN: Final = 256 << 10
-"""That waits for the program; more is left with the client."""
+"""Buffered for the program; further input waits in the client."""
 _SFTP_VERSION: Final = 3
-"""That of OpenSSH."""
+"""The version of OpenSSH."""
 _LINGER_S: Final = 1.0
-"""How long after a program's end what it has left in the background may be silent and hold its output open."""
+"""Silence after a program's end, until the output held open by its background processes is closed."""
 _LAST_CELL: Final = 10_000
 _USUAL_CELLS: Final = 80, 24
-"""Columns and rows of a terminal whose client does not know them, and says 0."""
+"""Columns and rows of a terminal whose client sends 0."""
 _LAST_PORT: Final = 65_535
 _NOT_THERE: Final = 127
 _NOT_STARTED: Final = 126
@@ -80,20 +80,20 @@ _TRIES_EVERY_S: Final = 0.05
 _MEMORY: Final = "mem"
 _LOOPBACK: Final = frozenset({"localhost", "127.0.0.1", "::1"})
 _COPY_COMMAND: Final = re.compile(r"scp (?:-[vrpd]+ )*-[tf] ")
-"""What `scp -O` asks for: served like sftp, since images have no scp."""
+"""The command of `scp -O`: served like sftp, since images have no scp."""
 _SIGNALS: Final = frozenset(
     {"ABRT", "ALRM", "CONT", "HUP", "INT", "KILL", "PIPE", "QUIT", "TERM", "USR1", "USR2", "TSTP"}
 )
 
 
 class _Place(NamedTuple):
-    """What programs are started with."""
+    """The surroundings of programs."""
 
     environment: Mapping[str, str]
     shells: Mapping[str, str]
-    """The prompts of those to try, the best first."""
+    """Prompts of shells to try, the best first."""
     agent: Agent | None
-    """Who has the engine of a container start programs; None: this process starts them."""
+    """Has a container's engine start programs; None: this process starts them."""
 
 
 def run(
@@ -105,21 +105,21 @@ def run(
     *,
     agent: socket.socket | None = None,
 ) -> None:
-    """Serve one connection to its end. Shims of earlier versions call this.
+    """Serve one connection to its end. Also called by shims of earlier versions.
 
     Args:
         connection: to the client.
-        host_key: the private half, in OpenSSH's form; with `agent` the public one.
-        environment: of the programs that are started.
-        shells: the prompts of those to try by their paths, the best first.
-        begun: called once it can serve.
-        agent: for a server in a container, to the agent.
+        host_key: the private half, in OpenSSH's format; with `agent` the public one.
+        environment: of started programs.
+        shells: prompts of shells to try by path, the best first.
+        begun: called once it is ready.
+        agent: socket to the agent, for a server in a container.
     """
     gc.enable()
     logging.disable()
-    for number in (signal.SIGPIPE, signal.SIGXFSZ):  # errors here; programs get them as usual
+    for number in (signal.SIGPIPE, signal.SIGXFSZ):  # errors here; programs get the default
         signal.signal(number, signal.SIG_IGN)
-    # asyncssh looks for a configuration there, and fails where nothing says where that is
+    # asyncssh looks for a configuration there, and fails if HOME is not set
     os.environ["HOME"] = environment.get("HOME", "/")
     asked = None if agent is None else Agent(agent)
     place = _Place(environment, shells, asked)
@@ -148,11 +148,11 @@ class _Login(NamedTuple):
     host_key: str
     certificate: str = ""
     authorized_keys: frozenset[str] | None = None
-    """SHA-256 of each that may log in, in hexadecimal; None: who comes is known already."""
+    """SHA-256 of each authorized key, in hexadecimal; None: the client is authenticated already."""
 
 
 def _login(given: str) -> _Login:
-    """Of what the agent gives as the host key (`runtimes/visits.py`)."""
+    """Parse the host key sent by the agent (`runtimes/visits.py`)."""
     if not given.startswith("{"):
         return _Login(given)
     words = json.loads(given)
@@ -160,7 +160,7 @@ def _login(given: str) -> _Login:
 
 
 def _find_nothing() -> None:
-    """Import nothing more, which the image may have; nor names of users, for which the C library loads what it names."""
+    """Block further imports, which could find files of the image; also of user names, for which the C library loads modules."""
     sys.path.clear()
     sys.meta_path.clear()
     for one in ("pwd", "grp"):
@@ -170,7 +170,7 @@ def _find_nothing() -> None:
 async def _serve(
     connection: socket.socket, key: Any, server: _Server, begun: Callable[[], None]
 ) -> None:
-    # the agent has left: programs are told so by the end of the connection
+    # the agent has disconnected: programs notice the end of the connection
     asyncio.get_running_loop().add_signal_handler(signal.SIGHUP, server.leave)
     connection.setblocking(False)  # noqa: FBT003
     begun()
@@ -193,7 +193,7 @@ async def _serve(
 
 
 class _Server(asyncssh.SSHServer):
-    """What the client of one connection may."""
+    """Permissions of the client of one connection."""
 
     def __init__(self, place: _Place, authorized_keys: frozenset[str] | None) -> None:
         self._place = place
@@ -229,8 +229,8 @@ class _Server(asyncssh.SSHServer):
         return True
 
     def validate_public_key(self, _username: str, key: asyncssh.SSHKey) -> bool:
-        """Whether a key may log in; that the client has it is checked after this."""
-        # asyncssh looks at this, and not at its options; what ssh-rsa signs is SHA-1
+        """Whether a key may log in; its possession is checked later."""
+        # asyncssh uses this, not its options; ssh-rsa signs SHA-1
         key.all_sig_algorithms = key.all_sig_algorithms - {b"ssh-rsa"}
         digest = hashlib.sha256(key.public_data).hexdigest()
         return self._authorized_keys is not None and digest in self._authorized_keys
@@ -243,7 +243,7 @@ class _Server(asyncssh.SSHServer):
         return channel
 
     def connection_requested(self, dest_host: str, dest_port: int, *_origin: object) -> Any:
-        """Whatever the replica's program can reach: it is made from here."""
+        """Allow all that the replica's program can reach: the connection is made from here."""
         connection: Any = self._connection
         return _connected(connection.forward_connection(dest_host, dest_port))
 
@@ -259,18 +259,18 @@ class _Server(asyncssh.SSHServer):
 
 
 async def _connected(forwarding: Awaitable[Any]) -> Any:
-    """What asyncssh connects to; it would end all of the client's connection for what is no address at all."""
+    """Connect by asyncssh, which would otherwise end the client's whole connection for an invalid address."""
     try:
         return await forwarding
     except (
         ValueError,
         OverflowError,
-    ) as error:  # such as a..b, which a browser behind -D may ask for
+    ) as error:  # such as a..b, from a browser behind -D
         raise asyncssh.ChannelOpenError(asyncssh.OPEN_CONNECT_FAILED, str(error)) from None
 
 
 class _Channel(SSHServerStreamSession[bytes]):
-    """A session of the client's: a program, or its files."""
+    """A session of the client: a program, or its files."""
 
     def __init__(self, place: _Place, beside: set[_Channel]) -> None:
         super().__init__(None, _files, sftp_version=_SFTP_VERSION, allow_scp=True)
@@ -341,7 +341,7 @@ class _Channel(SSHServerStreamSession[bytes]):
 
 
 class _NotStarted(Exception):
-    """A program cannot be started: why, and the exit code that shells have for that."""
+    """A program cannot be started: the reason, and the exit code of shells for it."""
 
     def __init__(self, why: str, code: int = _NOT_STARTED) -> None:
         super().__init__(why)
@@ -362,7 +362,7 @@ class _Program:
         self._waits_to_write = False
         self._has_all_input = False
         self._outputs: dict[int, int | None] = {}
-        """What is read, and as which kind of data it is sent."""
+        """Descriptors to read, and the type of data to send each as."""
         self._is_paused = False
         self._is_left = False
         self._is_emptied = False
@@ -371,7 +371,7 @@ class _Program:
     # its start
 
     def start(self) -> None:
-        """Start it, or say on the channel why not."""
+        """Start it, or report the failure on the channel."""
         try:
             self._begin()
         except _NotStarted as error:
@@ -382,7 +382,7 @@ class _Program:
         self.resume()
 
     def _begin(self) -> None:
-        """Have it started, with `_input` and `_outputs`. Raises _NotStarted."""
+        """Start it, and set `_input` and `_outputs`. Raises _NotStarted."""
         raise NotImplementedError
 
     def _refuse(self, why: str, code: int) -> None:
@@ -390,7 +390,7 @@ class _Program:
         self._channel.exit(code)
 
     def _take_streams(self, streams: Sequence[int]) -> None:
-        """This side of a terminal, or of three pipes."""
+        """Use this side of a terminal, or of three pipes."""
         self._input = streams[0]
         kinds = (None, asyncssh.EXTENDED_DATA_STDERR)
         self._outputs = (
@@ -400,7 +400,7 @@ class _Program:
             os.set_blocking(one, False)
 
     def _told_environment(self) -> dict[bytes, bytes]:
-        """What the client asks for."""
+        """Return the variables requested by the client."""
         told: Mapping[bytes, bytes] = self._channel.get_environment_bytes()
         names = [one for one in told if one and b"=" not in one and b"\0" not in one + told[one]]
         return {name: told[name] for name in names[:_MOST_VARIABLES]}
@@ -409,16 +409,16 @@ class _Program:
         name: str = self._channel.get_terminal_type()
         return name.encode() or b"dumb"
 
-    # what it writes
+    # its output
 
     def pause(self) -> None:
-        """The client takes no more now."""
+        """The client's window is full."""
         self._is_paused = True
         for one in self._outputs:
             self._loop.remove_reader(one)
 
     def resume(self) -> None:
-        """The client has taken what was written."""
+        """The client's window has room again."""
         self._is_paused = False
         for one in self._outputs:
             self._loop.add_reader(one, self._read, one)
@@ -430,7 +430,7 @@ class _Program:
             data = os.read(output, size)
         except BlockingIOError:
             return
-        except OSError:  # of a terminal: its other end is closed
+        except OSError:  # a terminal whose other end is closed
             data = b""
         if data:
             self._heard_at = self._loop.time()
@@ -445,10 +445,10 @@ class _Program:
         if output != self._input:
             os.close(output)
 
-    # what it is given
+    # its input
 
     def give(self, data: bytes) -> None:
-        """Bytes for its standard input."""
+        """Write to its standard input."""
         if self._input is None or self._has_all_input:
             return
         self._given += data
@@ -457,7 +457,7 @@ class _Program:
             self._channel.pause_reading()
 
     def end_input(self) -> None:
-        """Its standard input has ended; a terminal has no such end."""
+        """Close its standard input; a terminal has no such end."""
         self._has_all_input = True
         if not self._given and not self._has_terminal:
             self._close_input()
@@ -494,7 +494,7 @@ class _Program:
             self._input = None
 
     def resize(self, width: int, height: int, pixwidth: int, pixheight: int) -> None:
-        """Its terminal has another size."""
+        """Resize its terminal."""
         raise NotImplementedError
 
     def signal(self, *numbers: int) -> None:
@@ -504,14 +504,14 @@ class _Program:
     # its end
 
     def _note_end(self, status: int) -> None:
-        """It has ended: an exit code, or a signal as a negative number."""
+        """Record its end: an exit code, or a signal as a negative number."""
         self._status = status
         self._heard_at = self._loop.time()
         if not self._is_left:
             self._look()
 
     def _look(self) -> None:
-        """End it, once what it left behind is silent."""
+        """Finish, once its background processes are silent."""
         silent = self._loop.time() - self._heard_at
         if self._is_left:
             return
@@ -523,18 +523,18 @@ class _Program:
         self._end_if_over()
 
     def _read_rest(self, output: int) -> None:
-        """What came since the last look; nothing: let go of it."""
+        """Read output since the last look; if there is none, close it."""
         before = self._heard_at
         self._read(output)
         if output in self._outputs and self._heard_at == before:
             self._close_output(output)
 
     def _end_if_over(self) -> None:
-        """Say how it ended, when the client has taken all."""
+        """Send its exit status, when the client has received all output."""
         if self._status is None or self._outputs or self._is_left or self._is_paused:
             return
         if not self._is_emptied:
-            # calls `pause`, and `resume` when nothing waits any more
+            # calls `pause`, and `resume` once the buffer is empty
             self._is_emptied = True
             self._channel.set_write_buffer_limits(0, 0)
             if self._channel.get_write_buffer_size():
@@ -550,14 +550,14 @@ class _Program:
             self._channel.exit(status)
 
     def leave(self) -> None:
-        """The channel is closed: it gets SIGHUP unless it has ended."""
+        """The channel is closed: send SIGHUP unless it has ended."""
         if self._is_left:
             return
         self._close_all()
         self._hang_up()
 
     def _hang_up(self) -> None:
-        # what is halted hears of nothing until it goes on
+        # a stopped process handles it only after SIGCONT
         self.signal(*_HANG_UP)
 
     def _close_all(self) -> None:
@@ -572,7 +572,7 @@ class _Program:
 
 
 class _StartedProgram(_Program):
-    """One that this process starts."""
+    """A program started by this process."""
 
     def __init__(self, channel: Any, command: str | None, place: _Place) -> None:
         super().__init__(channel, command)
@@ -627,7 +627,7 @@ class _StartedProgram(_Program):
         ours, theirs = [], []
         for is_input in (True, False, False):
             reads, writes = os.pipe()
-            with contextlib.suppress(OSError):  # this user has much in pipes already
+            with contextlib.suppress(OSError):  # this user's pipes use much memory already
                 fcntl.fcntl(reads, fcntl.F_SETPIPE_SZ, _PIECE_BYTES)
             ours.append(writes if is_input else reads)
             theirs.append(reads if is_input else writes)
@@ -636,7 +636,7 @@ class _StartedProgram(_Program):
         return theirs
 
     def resize(self, width: int, height: int, pixwidth: int, pixheight: int) -> None:
-        """Its terminal has another size."""
+        """Resize its terminal."""
         if self._has_terminal and self._input is not None:
             pixels = [min(one, 0xFFFF) for one in (pixwidth, pixheight)]
             size = struct.pack("HHHH", *_cells(width, height), *pixels)
@@ -651,9 +651,9 @@ class _StartedProgram(_Program):
                     os.killpg(self._process.pid, number)
 
     def _hang_up(self) -> None:
-        """As a terminal does. Without one, processes that have none of its pipes go on, as they do with sshd.
+        """Hang up like a terminal. Without one, processes with none of its pipes continue, as with sshd.
 
-        VS Code's Remote-SSH starts its server so, from a shell that stays. Node makes nothing of nohup.
+        VS Code's Remote-SSH starts its server so, from a shell that stays. Node ignores nohup.
         """
         if self._has_terminal:
             super()._hang_up()
@@ -673,7 +673,7 @@ def _file_id(descriptor: int) -> tuple[int, int]:
 
 
 def _members(group: int) -> Iterator[int]:
-    """Processes of a group."""
+    """Yield the processes of a group."""
     for name in os.listdir("/proc"):
         with contextlib.suppress(OSError):  # it has ended
             if name.isdecimal() and os.getpgid(int(name)) == group:
@@ -681,7 +681,7 @@ def _members(group: int) -> Iterator[int]:
 
 
 def _hang_up_if_connected(pid: int, pipes: set[tuple[int, int]]) -> None:
-    """Send SIGHUP to a process that has one of these pipes."""
+    """Send SIGHUP to a process with one of these pipes."""
     with contextlib.suppress(OSError):  # it has ended
         process = os.pidfd_open(pid)
         try:
@@ -697,13 +697,13 @@ def _may_be_one_of(pipes: set[tuple[int, int]], pid: int, stream: int) -> bool:
         found = os.stat(f"/proc/{pid}/fd/{stream}")
     except FileNotFoundError:  # it has closed that
         return False
-    except PermissionError:  # it has other rights, and hides what it has
+    except PermissionError:  # it has other rights, and hides its descriptors
         return True
     return (found.st_dev, found.st_ino) in pipes
 
 
 class _AskedProgram(_Program):
-    """One that the engine of the container starts, for the agent."""
+    """A program started by the container's engine, for the agent."""
 
     def __init__(self, channel: Any, command: str | None, agent: Agent) -> None:
         super().__init__(channel, command)
@@ -738,7 +738,7 @@ class _AskedProgram(_Program):
         self._loop.add_reader(self._end, self._hear, self._end)
 
     def _hear(self, end: socket.socket) -> None:
-        """What the agent says of its end, or that it is gone itself."""
+        """Process the agent's report of its end, or the agent's own end."""
         try:
             message = end.recv(_MOST_MESSAGE)
         except BlockingIOError:
@@ -752,7 +752,7 @@ class _AskedProgram(_Program):
         self._loop.remove_reader(end)
         if "code" not in said:
             self.leave()
-            # without an exit code ssh knows that it broke
+            # without an exit code ssh reports a broken connection
             self._channel.close()
             return
         if "failed" in said:
@@ -765,14 +765,14 @@ class _AskedProgram(_Program):
                 self._leader, self._group = os.pidfd_open(pid), pid
 
     def _hang_up(self) -> None:
-        """As the agent does, which may have died."""
+        """Hang up as the agent does, which may have died."""
         if self._leader is not None and not has_ended(self._leader):
             with contextlib.suppress(OSError):
                 for number in _HANG_UP:
                     os.killpg(self._group, number)
 
     def resize(self, width: int, height: int, pixwidth: int, pixheight: int) -> None:
-        """Its terminal has another size."""
+        """Resize its terminal."""
         if not self._tell({"size": _cells(width, height)}):
             again = (width, height, pixwidth, pixheight)
             self._loop.call_later(_TRIES_EVERY_S, self._resize_again, again)
@@ -787,18 +787,18 @@ class _AskedProgram(_Program):
             self._tell({"signal": number})
 
     def _tell(self, words: Mapping[str, object]) -> bool:
-        """Say something to the agent; False while it has too much to hear."""
+        """Send a message to the agent; False while its buffer is full."""
         if self._end is not None:
             try:
                 self._end.send(json.dumps(words).encode())
             except BlockingIOError:
                 return False
-            except OSError:  # it is gone, as `_hear` learns
+            except OSError:  # it is gone, which `_hear` notices
                 pass
         return True
 
     def leave(self) -> None:
-        """The channel is closed: it gets SIGHUP unless it has ended."""
+        """The channel is closed: send SIGHUP unless it has ended."""
         if not self._is_left:
             self._hang_up()
             self._close_all()
@@ -815,10 +815,10 @@ class _AskedProgram(_Program):
 
 
 class _Files(asyncssh.SFTPServer):
-    """The files that this process may use, its own memory aside: with that a client could make anything of it."""
+    """Files accessible to this process, except its own memory: a client could take it over through that."""
 
     def open(self, path: bytes, pflags: int, attrs: asyncssh.SFTPAttrs) -> Any:
-        """As asyncssh does."""
+        """Open as asyncssh does."""
         file: Any = super().open(path, pflags, attrs)
         where = os.readlink(f"/proc/self/fd/{file.fileno()}")
         if os.path.basename(where) == _MEMORY and _is_of_kernel(file.fileno()):
@@ -827,7 +827,7 @@ class _Files(asyncssh.SFTPServer):
         return file
 
     def exit(self) -> None:
-        """Its client is done: asyncssh gives no exit status, which scp takes for a failure."""
+        """Send an exit status when the client is done: asyncssh sends none, which scp treats as a failure."""
         channel: Any = self.channel
         if channel.get_subsystem() is not None:
             channel.exit(0)
@@ -842,7 +842,7 @@ def _files(channel: Any) -> _Files:
 
 
 def _cells(width: int, height: int) -> tuple[int, int]:
-    """Rows and columns of a terminal."""
+    """Return rows and columns of a terminal."""
     said = zip((width, height), _USUAL_CELLS, strict=True)
     columns, rows = (min(one or usual, _LAST_CELL) for one, usual in said)
     return rows, columns

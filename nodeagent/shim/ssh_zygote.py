@@ -1,11 +1,11 @@
-"""Forks stand-ins for visitors that are to become ssh servers, with all imported that those need.
+"""Forks stand-ins for visitors that become ssh servers, with all imports done.
 
-Its arguments are a JSON list of the folders where that is found, and the number of a socket of the agent's, which
-starts it for the first connection (`runtimes/ssh_zygote.py`). With each message comes the end of a pair that becomes
-the stand-in's, which has nothing else open (`visitor.py`): the agent gives the other end to a visitor. So of all that
-is of a session nothing ever comes here, and what is forked next has nothing of the one before.
+Its arguments are a JSON list of folders to import from, and a descriptor of a socket of the agent, which
+starts it for the first connection (`runtimes/ssh_zygote.py`). Each message carries one end of a socket pair for
+a stand-in, which has nothing else open (`visitor.py`): the agent sends the other end to a visitor. So nothing
+of a session ever arrives here, and a new fork has nothing of the one before.
 
-It ends when the agent closes its end, and when nobody has connected for `IDLE_S`. What it has forked goes on.
+It ends when the agent closes its end, or after `IDLE_S` without a connection. Its forks continue.
 """
 
 from __future__ import annotations
@@ -34,9 +34,9 @@ def main() -> NoReturn:
     path, number = sys.argv[-2:]
     namespaces.prctl(namespaces.PR_SET_NAME, _NAME)
     visitor.ssh_server(json.loads(path))
-    with contextlib.suppress(OSError):  # a stand-in that needs it says why there is none
+    with contextlib.suppress(OSError):  # a stand-in that needs it reports the error
         seccomp.assemble()
-    # nobody asks how they ended
+    # their exit status is not used
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)
     gc.disable()
     gc.freeze()
@@ -45,7 +45,7 @@ def main() -> NoReturn:
 
 
 def serve(requests: socket.socket) -> None:
-    """Fork one for each request, until the other end is closed or silent for long."""
+    """Fork one for each request, until the other end is closed or long silent."""
     poll = select.poll()
     poll.register(requests, select.POLLIN)
     while poll.poll(IDLE_S * 1000):
@@ -53,7 +53,7 @@ def serve(requests: socket.socket) -> None:
         if not message:
             return
         for channel in given:
-            with contextlib.suppress(OSError):  # its visitor does without
+            with contextlib.suppress(OSError):  # its visitor manages without
                 _fork(channel)
             os.close(channel)
 

@@ -1,9 +1,9 @@
-"""Files that a replica keeps on the disk without a name: until nothing of it holds them, they take room.
+"""Deleted files that a replica holds open: they take disk space until released.
 
-Standard library only: it runs in the shim. Descriptors are looked at often, which is cheap; all else that holds
-a file seldom: descriptors of threads that share none with their process, mappings,
-executables, current folders, and descriptors that were sent over a Unix socket and not received.
-What only a system call holds that does not return (sendfile) is not found.
+Standard library only: it runs in the shim. Descriptors are checked often, which is cheap; all other references to
+a file rarely: descriptors of threads that share none with their process, mappings,
+executables, current folders, and descriptors sent over a Unix socket and not received.
+A file held only by a blocked system call (sendfile) is not found.
 """
 
 from __future__ import annotations
@@ -32,13 +32,13 @@ if TYPE_CHECKING:
     Files = dict[int, int]
 
     Door = tuple[int, int]
-    """A descriptor of another process: its thread, and its number there."""
+    """A descriptor of another process: thread and number."""
 
 _SYS_PIDFD_GETFD = 438
 _PIDFD_THREAD = os.O_EXCL
 _SYS_KCMP = {"x86_64": 312, "aarch64": 272}
 FILES, FOLDERS = 2, 3
-"""What threads may share, by the numbers of kcmp(2)."""
+"""Resources that threads may share, by the numbers of kcmp(2)."""
 _SO_PEEK_OFF = 42
 _RIGHTS = (1, 1)
 """SOL_SOCKET and SCM_RIGHTS."""
@@ -46,21 +46,21 @@ _SENT_AT_ONCE = 253
 """Most descriptors of one message, SCM_MAX_FD."""
 _PIECE = 1 << 16
 _PEEK_S = 1.0
-"""How long descriptors in flight are looked for."""
+"""Timeout of the search for descriptors in flight."""
 _MOST_MESSAGES = 100_000
-"""How many messages that nobody received are looked through."""
+"""Most unreceived messages to search."""
 _UNCOUNTED = 0
-"""No file's number: says that there is what cannot be counted."""
+"""No file's number: marks uncountable descriptors."""
 _DELETED = b" (deleted)"
 _IN_MEMORY = (b"/dev/zero ", b"/dev/shm/", b"/memfd:", b"/SYSV")
-"""Mappings of no disk, of which some programs have thousands."""
+"""Mappings that are on no disk, of which some programs have thousands."""
 _FILE = "=QQ"
 
 _libc = ctypes.CDLL(None, use_errno=True)
 
 
 def disk_of(path: str) -> int | None:
-    """The number of the disk that a file lies on: where layers lie over each other a folder has another one."""
+    """Return the device of a file: with overlay file systems its folder has another."""
     try:
         return os.stat(path, follow_symlinks=False).st_dev
     except OSError:
@@ -68,11 +68,11 @@ def disk_of(path: str) -> int | None:
 
 
 class Holding:
-    """One look at what processes hold on a disk without a name; `advance` until it is `done`.
+    """One look at the deleted files that processes hold on a disk; call `advance` until it is `done`.
 
-    Files in memory, which most shared memory is, are on no disk. `is_thorough`: not at descriptors alone.
-    `files` is what was found so far: bytes by the number of the file, FILE_BYTES each at least. `is_incomplete`
-    when there are descriptors in flight that cannot be looked at: over a connection that nobody accepted, or too many.
+    Files in memory, like most shared memory, are on no disk. `is_thorough`: checks more than descriptors.
+    `files` has the files found so far: bytes by inode, FILE_BYTES each at least. `is_incomplete`:
+    some descriptors in flight cannot be checked: over a connection not accepted, or too many.
     """
 
     def __init__(self, pids: Iterable[int], disk: int | None, *, is_thorough: bool) -> None:
@@ -84,7 +84,7 @@ class Holding:
         self._steps = self._look(pids)
 
     def advance(self, seconds: float) -> bool:
-        """Go on for so long, or to the end; whether it is done."""
+        """Continue for `seconds`, or to the end; return whether it is done."""
         until = time.monotonic() + seconds
         for _ in self._steps:
             if time.monotonic() >= until:
@@ -116,7 +116,7 @@ class Holding:
             self._in_flight(senders)
 
     def _note(self, path: str) -> os.stat_result | None:
-        """Look at one file, and keep it if it is on the disk without a name."""
+        """Check one file, and store it if it is deleted but on the disk."""
         try:
             facts = os.stat(path)
         except OSError:
@@ -126,7 +126,7 @@ class Holding:
         return facts
 
     def _opened(self, thread: int, doors: dict[int, Door]) -> Iterator[None]:
-        """What a thread has open; its sockets are added to `doors` by their numbers."""
+        """Check a thread's open files; its sockets are added to `doors` by inode."""
         with contextlib.suppress(OSError), os.scandir(f"/proc/{thread}/fd") as entries:
             for entry in entries:
                 facts = self._note(entry.path)
@@ -135,7 +135,7 @@ class Holding:
                 yield
 
     def _mapped(self, threads: Sequence[int]) -> Iterator[None]:
-        """What a process has in its memory: where its first thread has ended another one shows it."""
+        """Check a process's mappings: if its first thread has ended, by another one."""
         for thread in threads:
             seen: set[bytes] = set()
             content = b""
@@ -154,7 +154,7 @@ class Holding:
                 return
 
     def _in_flight(self, doors: Sequence[Door]) -> None:
-        """What waits at these sockets, found by a process of its own: to close a descriptor may take its time."""
+        """Check descriptors queued at these sockets, in a process of its own: closing one may block."""
         read, write = os.pipe2(os.O_CLOEXEC)
         try:
             peeker = os.fork()
@@ -175,7 +175,7 @@ class Holding:
 
 
 def _read_all(descriptor: int, until: float) -> bytes:
-    """What comes from a pipe until then, or to its end."""
+    """Read from a pipe until then, or to its end."""
     content = b""
     while (left := until - time.monotonic()) > 0:
         if not select.select([descriptor], [], [], left)[0]:
@@ -196,14 +196,14 @@ def _size(facts: os.stat_result) -> int:
 
 
 def threads_of(pid: int) -> list[int]:
-    """Its threads, which /proc shows one by one; the first of them may have ended."""
+    """Return its threads from /proc; the first of them may have ended."""
     with contextlib.suppress(OSError):
         return [int(name) for name in os.listdir(f"/proc/{pid}/task")]
     return []
 
 
 def distinct(threads: Sequence[int], kind: int) -> Sequence[int]:
-    """Of threads that share what is asked for one each; all, where the kernel does not tell."""
+    """Return one of each group of threads that share a resource; all, if the kernel does not report it."""
     number = _SYS_KCMP.get(os.uname().machine, -1)
 
     def compare(one: int, other: int) -> int:
@@ -218,7 +218,7 @@ def distinct(threads: Sequence[int], kind: int) -> Sequence[int]:
 
 
 def _has_descriptors(thread: int, number: int) -> bool:
-    """Whether descriptors wait at a socket to be received; kernels before 5.6 do not tell."""
+    """Whether descriptors are queued at a socket; kernels before 5.6 do not report it."""
     with contextlib.suppress(OSError), open(f"/proc/{thread}/fdinfo/{number}", "rb") as lines:
         for line in lines:
             if line.startswith(b"scm_fds:"):
@@ -227,7 +227,7 @@ def _has_descriptors(thread: int, number: int) -> bool:
 
 
 def _be_peeker(doors: Sequence[Door], disk: int | None, write: int) -> NoReturn:
-    """Write what waits at these sockets, and exit."""
+    """Write the files queued at these sockets, and exit."""
     try:
         namespaces.prctl(namespaces.PR_SET_PDEATHSIG, signal.SIGKILL)
         _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
@@ -242,7 +242,7 @@ def _be_peeker(doors: Sequence[Door], disk: int | None, write: int) -> NoReturn:
 
 
 def _peeked(doors: Sequence[Door]) -> Iterator[os.stat_result | None]:
-    """What waits at sockets of other processes, and at sockets that wait there; None: something is not seen."""
+    """Yield files queued at sockets of other processes, and at sockets queued there; None: some are not visible."""
     import socket
 
     sockets = []
@@ -270,11 +270,11 @@ def _peeked(doors: Sequence[Door]) -> Iterator[os.stat_result | None]:
                 if messages > _MOST_MESSAGES:
                     yield None
                     return
-        one.detach()  # closed with this process: a connection may have to be waited for
+        one.detach()  # closed with this process: closing a connection may block
 
 
 def _queued(one: socket.socket) -> Iterator[Sequence[int]]:
-    """Of each message that waits in a socket copies of its descriptors; it stays there."""
+    """Yield copies of the descriptors of each queued message, which stays queued."""
     import socket
 
     how = socket.MSG_PEEK | socket.MSG_DONTWAIT | socket.MSG_CMSG_CLOEXEC
@@ -293,10 +293,10 @@ def _queued(one: socket.socket) -> Iterator[Sequence[int]]:
 
 
 def _copied(thread: int, number: int) -> int:
-    """A copy of another process's descriptor. Raises OSError."""
+    """Return a copy of another process's descriptor. Raises OSError."""
     try:
         owner = os.pidfd_open(thread, _PIDFD_THREAD)
-    except OSError:  # before Linux 6.9 of processes alone
+    except OSError:  # before Linux 6.9 for processes only
         owner = os.pidfd_open(thread)
     copy: int = _libc.syscall(_SYS_PIDFD_GETFD, owner, number, 0)
     os.close(owner)

@@ -1,31 +1,31 @@
-"""A program that the agent starts in a replica while that runs, as for a shell: where the replica's program is.
+"""A program that the agent starts in a running replica, such as a shell: beside the replica's program.
 
-Standard library only: it runs in a child of the shim. That is asked by the signal `VISIT`, forks a *visitor* and has
-no more to do with it than with any other descendant: what a visitor starts counts against the replica's limits and
-ends with the replica, at every level of isolation.
+Standard library only: it runs in a child of the shim. The shim gets the signal `VISIT`, forks a *visitor* and treats
+it like any other descendant: programs of a visitor count against the replica's limits and
+end with the replica, at every level of isolation.
 
-The visitor connects to the socket `visits` in the replica's folder, where the agent waits, and is given one order
-(`client_program.py`). It enters the namespaces and forks the program, which joins the control group and becomes the
-account of the replica under the same filter of system calls. Beside the program's number it says that of the replica's
-own, `beside`. What ignores that the agent has left goes on.
+The visitor connects to the socket `visits` in the replica's folder, where the agent listens, and receives one order
+(`client_program.py`). It enters the namespaces and forks the program, which joins the control group and switches to the
+account of the replica under the same seccomp filter. Beside the program's pid it reports that of the replica's
+own, `beside`. Programs that ignore the hangup when the agent disconnects continue.
 
-`{"listener": true}` asks for the listener that the shim holds (`loopback.py`), which comes with the answer; that is all.
+`{"listener": true}` requests only the shim's listener (`loopback.py`), which comes with the answer.
 
-Two more orders are for no program. What becomes the account executes nothing then, and is
+Two more orders start no program. The process with the account executes nothing then, and is
 
 ```
 {"copy": {...}, ...}                                    a copy of files (`file_server.py`)
 {"ssh": {"host_key": key, "path": [...]}, "env": {...}} an ssh server of the one connection that comes with it
 ```
 
-(`ssh_server.py`; what that imports is found on `path`, and nothing of the replica's is). Containers are entered for
-these two alone: their engine starts programs. An ssh server there has a second socket, over which it asks the agent for
+(`ssh_server.py`; its imports come from `path`, none from the replica). Containers are entered for
+these two alone: their engine starts programs. An ssh server there has a second socket, to ask the agent for
 those (`contained_ssh.py`).
 
-To import that takes longer than all else, so another descriptor comes with that order, at whose other end a *stand-in* waits (`ssh_zygote.py`): a process of the agent's that has imported it, and nothing else. The
-visitor gives it all that it was given, and it goes on in its place. It is no descendant of the shim's, so that is done
-only where what it starts is found by the control group, with a limit of processes, whoever's descendant it is; and the
-visitor stays until the server is in the group, so that there is always something of which the shim knows. Like a
+Its imports take longer than all else, so that order carries another descriptor, whose other end has a *stand-in* (`ssh_zygote.py`): a process of the agent's that has them imported, and nothing else. The
+visitor sends it all that it has received, and it takes over. It is no descendant of the shim, so this is done
+only if its programs are found by the control group, with a limit of processes, whatever their parent; and the
+visitor stays until the server is in the group, so that the shim always knows of a process. Like a
 visitor, a stand-in ends its server with the shim.
 """
 
@@ -55,22 +55,22 @@ if TYPE_CHECKING:
     """`ssh_server.run`."""
 
 VISIT = signal.SIGRTMIN + 8
-"""Signals of this kind are counted: as many visitors are forked as were asked for."""
+"""Signals of this kind are queued: each forks a visitor."""
 SOCKET = "visits"
 PROGRAM, COPY, SSH, CONTAINED_SSH = "program", "copy", "ssh", "contained-ssh"
 KINDS = (PROGRAM, COPY, SSH, CONTAINED_SSH, loopback.LISTENER)
-"""What visitors of these shims become, if that is ordered: claims say so, and nothing else is ordered."""
+"""Orders that visitors of these shims support: claims list them, and nothing else is ordered."""
 _NAMESPACES = (
     ("ipc", namespaces.CLONE_NEWIPC),
     ("cgroup", namespaces.CLONE_NEWCGROUP),
     ("mnt", namespaces.CLONE_NEWNS),
 )
-"""Those that the program itself enters, the one last in which nothing of the agent's is to be seen."""
+"""Namespaces that the program itself enters, last the one that hides all of the agent."""
 _HOME = "/"
 _TAKEN, _JOINED = b"t", b"j"
-"""What a stand-in says: it has all that it needs; its server is in the control group."""
+"""Messages of a stand-in: it has all that it needs; its server is in the control group."""
 _MOST_GIVEN = 32
-"""Descriptors to a stand-in."""
+"""Most descriptors sent to a stand-in."""
 _BEGINS_OR_ENDS = "its program is just beginning or ending"
 
 
@@ -82,10 +82,10 @@ def fork(
     *,
     may_hand_over: bool = False,
 ) -> int:
-    """Fork a visitor of the replica whose program, or its first process, is `first`; its pid. Raises OSError.
+    """Fork a visitor of the replica with program or first process `first`; return its pid. Raises OSError.
 
-    `entrance` is closed then. `may_hand_over`: what is in the control group is found and ended with the replica,
-    whoever's descendant it is, and the machine's user namespace is that of the replica's shim.
+    Closes `entrance`. `may_hand_over`: processes in the control group are found and ended with the replica,
+    whatever their parent, and the replica's shim is in the machine's user namespace.
     """
     shim = os.getpid()
     try:
@@ -104,7 +104,7 @@ def fork(
 
 
 class _Call:
-    """An order of the agent's, at the other end of `end`, and what a visitor has of the replica."""
+    """An order of the agent, connected by `end`, and a visitor's access to the replica."""
 
     def __init__(self, end: socket.socket, spec: dict, first: Process, entrance: Entrance) -> None:  # type: ignore[type-arg]
         self.end = end
@@ -115,14 +115,14 @@ class _Call:
         self.streams: Sequence[int] = ()
 
     def fail(self, error: OSError | ValueError) -> NoReturn:
-        """Say why nothing comes of it."""
+        """Report the failure, and exit."""
         client_program.say(self.end, {"failed": str(error)})
         os._exit(client_program.FAILED_CODE)
 
 
 def _run(folder: str, call: _Call, shim: int) -> NoReturn:
-    """Be a visitor; `shim` is 0 where it may not hand over."""
-    # the path may be longer than an address can be
+    """Run a visitor; `shim` is 0 if it may not hand over."""
+    # the path may be longer than an address allows
     os.chdir(folder)
     call.end.connect(SOCKET)
     try:
@@ -144,9 +144,9 @@ def _run(folder: str, call: _Call, shim: int) -> NoReturn:
 
 
 def _start(call: _Call, joined: Callable[[], None] = lambda: None, ends_with: int = -1) -> NoReturn:
-    """Start what is ordered, and watch it.
+    """Start the program of the order, and watch it.
 
-    `joined` is called in it when it is in the control group. `ends_with` is a pidfd.
+    `joined` is called in it once it is in the control group. `ends_with` is a pidfd.
     """
     visitor = os.getpid()
     try:
@@ -168,7 +168,7 @@ def _start(call: _Call, joined: Callable[[], None] = lambda: None, ends_with: in
 
 
 def _hand_over(call: _Call, channel: socket.socket, shim: int) -> None:
-    """Have a stand-in go on in the place of this process, which ends; return where there is none. Raises OSError."""
+    """Hand over to a stand-in and exit; return if there is none. Raises OSError."""
     content = os.memfd_create("nsml-visit")
     words = {
         "spec": call.spec,
@@ -185,7 +185,7 @@ def _hand_over(call: _Call, channel: socket.socket, shim: int) -> None:
     try:
         socket.send_fds(channel, [b"!"], given)
         said = _said(call, channel)
-    except OSError:  # nobody is there
+    except OSError:  # there is no stand-in
         said = b""
     if said == _TAKEN:
         _said(call, channel)
@@ -195,7 +195,7 @@ def _hand_over(call: _Call, channel: socket.socket, shim: int) -> None:
 
 
 def _said(call: _Call, channel: socket.socket) -> bytes:
-    """What a stand-in says next; empty where it is gone. Without the agent this process ends."""
+    """Return a stand-in's next message; empty if it is gone. Exits if the agent disconnects."""
     poll = select.poll()
     poll.register(channel, select.POLLIN)
     poll.register(call.end, select.POLLIN)
@@ -205,7 +205,7 @@ def _said(call: _Call, channel: socket.socket) -> bytes:
 
 
 def stand_in(channel: socket.socket) -> NoReturn:
-    """Be a stand-in: with nothing open but `channel`, at whose other end a visitor comes, or nobody."""
+    """Run a stand-in: with only `channel` open, on which a visitor may connect."""
     message, given, _, _ = socket.recv_fds(channel, 1, _MOST_GIVEN)
     if not message:
         os._exit(0)
@@ -216,7 +216,7 @@ def stand_in(channel: socket.socket) -> NoReturn:
     with os.fdopen(content, "rb") as file:
         file.seek(0)
         words = json.load(file)
-    count = words.get("streams", 1)  # of a shim of an earlier version it is always one
+    count = words.get("streams", 1)  # from a shim of an earlier version it is always one
     streams, members = others[:count], others[count:]
     entrance = Entrance()
     entrance.member_files = members
@@ -225,7 +225,7 @@ def stand_in(channel: socket.socket) -> NoReturn:
     replaced = Process(words["visitor"], visitor)
 
     def joined() -> None:
-        # While that lives the shim cannot take the replica for ended, and sees what is in the group before it does.
+        # While it lives the shim does not regard the replica as ended; before that it sees the group's members.
         replaced.check()
         channel.send(_JOINED)
 
@@ -239,7 +239,7 @@ def stand_in(channel: socket.socket) -> NoReturn:
 
 
 class _Visit:
-    """What is needed of the replica, opened before the rights that this takes are given up."""
+    """Resources of the replica, opened before the necessary rights are dropped."""
 
     def __init__(self, call: _Call) -> None:
         spec, order, streams, first = call.spec, call.order, call.streams, call.first
@@ -251,12 +251,12 @@ class _Visit:
         self._account = spec.get("account")
         self._opened: list[tuple[int, int]] = []
         if self._account:
-            for one in streams:  # /dev/stdout and its like open a pipe anew, which its owner may
+            for one in streams:  # /dev/stdout and its like reopen a pipe, which only its owner may
                 os.fchown(one, self._account["uid"], self._account["gid"])
         self._serve = ssh_server(order["ssh"]["path"]) if "ssh" in order else None
         self._copy = order.get("copy")
         if self._copy:
-            from nodeagent.shim import file_server  # while it can be seen; shims do not carry it
+            from nodeagent.shim import file_server  # while it is visible; shims do not import it
 
             file_server.prepare()
         elif self._is_contained and self._serve is None:
@@ -280,7 +280,7 @@ class _Visit:
             namespaces.enter(pids, namespaces.CLONE_NEWPID)  # for the program, which is forked next
 
     def _open_container(self, first: Process, *, is_limited: bool) -> None:
-        """As its first process, which is the account's without any right."""
+        """Enter it like its first process, with that account and no rights."""
         seccomp.assemble()
         kinds = (("net", namespaces.CLONE_NEWNET), *_NAMESPACES)
         self._account = _account_of(first.pid)
@@ -298,16 +298,16 @@ class _Visit:
             raise OSError(errno.EPERM, "its container is not apart from the agent")
 
     def close(self) -> None:
-        """Let go of the namespaces."""
+        """Close the namespaces."""
         for descriptor, _ in self._opened:
             os.close(descriptor)
         self._opened = []
 
     def become_program(self, end: socket.socket, tell: int, visitor: int) -> NoReturn:
-        """In the child of the visitor: enter, give up rights, and become the program, or tell why not."""
+        """In the child of the visitor: enter, drop rights, and execute the program, or report the failure."""
         try:
-            # else programs of the replica could look into it once it has no more rights than they; what it executes
-            # can be looked into again
+            # else programs of the replica could trace it once it has no more rights than they; executed programs
+            # are traceable again
             namespaces.prctl(namespaces.PR_SET_DUMPABLE, 0)
             for descriptor, kind in self._opened:
                 namespaces.enter(descriptor, kind)
@@ -338,7 +338,7 @@ class _Visit:
             client_program.tell_failure(tell, error)
 
     def _leave_streams(self, tell: int) -> None:
-        """Have nothing open but the connection that came with the order: of a server nothing is executed."""
+        """Keep only the connection of the order open: a server executes nothing."""
         nowhere = os.open(os.devnull, os.O_RDWR)
         streams = range(client_program.STREAMS)
         for number in streams:
@@ -359,17 +359,17 @@ class _Visit:
         os._exit(0)
 
     def _folders(self) -> Sequence[str]:
-        """Where programs begin: the first that can be entered."""
+        """Return folders for programs to begin in: the first accessible one."""
         plan = self._spec.get("container")
         return plan["config"]["WorkingDir"] if plan else self._spec["cwd"], _HOME
 
     def _place(self) -> str:
-        """What prompts begin with."""
+        """Return the beginning of prompts."""
         return f"{self._env.get('NSML_SESSION_NAME', 'nsml')}:{self._env.get('NSML_RANK', 0)}"
 
 
 def ssh_server(path: Sequence[str]) -> Serve:
-    """What serves ssh, imported while it can be found: a shim's own path has the standard library alone. Raises OSError."""
+    """Import the ssh server while it is visible: a shim's own path has only the standard library. Raises OSError."""
     sys.path += [one for one in path if one not in sys.path]
     try:
         from nodeagent.shim import ssh_server
@@ -379,9 +379,9 @@ def ssh_server(path: Sequence[str]) -> Serve:
 
 
 class Process:
-    """A process of the replica, of which something is looked up by its number: `check` then says that it was its own.
+    """A process of the replica, for lookups by its pid: `check` then verifies that the pid was not reused.
 
-    To be made while the number surely means it, as of a child that was not waited for; or of a `pidfd`, which becomes its.
+    Create it while the pid is certainly valid, as for an unreaped child; or with a `pidfd`, which it then owns.
     """
 
     def __init__(self, pid: int, pidfd: int = -1) -> None:
@@ -389,16 +389,16 @@ class Process:
         self._pidfd = os.pidfd_open(pid) if pidfd < 0 else pidfd
 
     def check(self) -> None:
-        """Its number is not somebody else's yet: it has not ended. Raises OSError."""
+        """Check that it has not ended, so that its pid is still its own. Raises OSError."""
         if has_ended(self._pidfd):
             raise OSError(errno.ESRCH, _BEGINS_OR_ENDS)
 
     def namespace(self, name: str) -> int:
-        """One of its namespaces, opened."""
+        """Open one of its namespaces."""
         return os.open(f"/proc/{self.pid}/ns/{name}", os.O_RDONLY | os.O_CLOEXEC)
 
     def child(self) -> Process:
-        """The program that a first process has started: that one itself lets nobody look into it. Raises OSError."""
+        """Return the program started by a first process, which itself cannot be inspected. Raises OSError."""
         found = Process(_child_of(self.pid))
         if _child_of(self.pid) != found.pid:
             raise OSError(errno.ESRCH, _BEGINS_OR_ENDS)
@@ -406,17 +406,17 @@ class Process:
         return found
 
     def duplicate(self) -> int:
-        """Another pidfd of it. Raises OSError."""
+        """Return another pidfd of it. Raises OSError."""
         return os.dup(self._pidfd)
 
     def close(self) -> None:
-        """Know nothing of it any more."""
+        """Close its pidfd."""
         os.close(self._pidfd)
 
 
 def _account_of(pid: int) -> Account:
-    """Whom a process runs as, as this machine calls them."""
-    # its name may have other ends of lines in it
+    """Return the user and groups of a process, in this machine's ids."""
+    # its name may contain other line ends
     lines = content_of(f"/proc/{pid}/status").split(b"\n")
     words = {line.partition(b":")[0]: line.split()[1:] for line in lines}
     return {
@@ -439,7 +439,7 @@ def _child_of(first: int) -> int:
 
 
 def _secrets_of(spec: dict, program: Process) -> dict[str, str]:  # type: ignore[type-arg]
-    """Variables that the program was given and no file has: what is in its environment beside those of `spec`."""
+    """Return the program's secret variables, which no file has: those of its environment that are not in `spec`."""
     if not spec.get("has_secrets"):
         return {}
     pairs = (one.partition(b"=") for one in content_of(f"/proc/{program.pid}/environ").split(b"\0"))

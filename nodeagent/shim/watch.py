@@ -1,8 +1,8 @@
-"""What a shim keeps by looking: limits that no control group keeps, and the disk, which none can.
+"""Limits that a shim enforces by polling: those without a control group, and disk usage, which has none.
 
 Standard library only: it runs in the shim. A look costs a fraction of a millisecond for a few processes;
-looks come once a second, sooner where a limit is near at the pace seen, and never take a tenth of the
-shim's time. What is over its limit is ended at once: what it has would only grow.
+looks happen once a second, sooner when a limit is near at the measured pace, and never take a tenth of the
+shim's time. A replica over its limit is ended at once: its usage would only grow.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from nodeagent.shim.cgroups import Group
 
     class Watched(TypedDict):
-        """What to look at; None: nothing to keep. Sizes in bytes, `cpus` in cores."""
+        """What to watch; None: no limit. Sizes in bytes, `cpus` in cores."""
 
         memory_bytes: int | None
         cpus: float | None
@@ -43,44 +43,44 @@ UNCOUNTED = (
 )
 
 FIRST_LOOK_S = 0.1
-"""How long a program runs before it is looked at, as a rule: no two looks are closer together."""
+"""Normal delay of the first look, and shortest interval of looks."""
 _LONGEST_PAUSE_S = 1.0
 _SHORTEST_PAUSE_S = FIRST_LOOK_S
 _MEMORY_PACE = 5e8
 _PROCESS_PACE = 2_000.0
 _DISK_PACE = 5e8
-"""How fast (a second) a program is taken to be that was not seen growing yet."""
+"""Assumed growth per second of a program without measurements."""
 _AMPLE_S = 30.0
-"""For how long there is room for a program at that pace on a disk that nobody fills before a first look."""
+"""A disk with room for this time at that pace does not fill before a first look."""
 _FLOOR_SHARE, _MOST_FLOOR_FILES = 0.02, 100_000
-"""Files that sessions leave for others to make, where they leave room at all: part of all, and the most."""
+"""Files left for others to create: share of all, and the most."""
 _FLOOR_SLACK_FILES = 1_000
 _FILES_PACE = 50_000.0
 _SHARE = 0.1
-"""Most of its time that a shim spends on looking."""
+"""Most of its time that a shim spends on looks."""
 _WALK_S = 0.02
-"""Longest piece of a walk over files: signals wait for it."""
+"""Longest step of a walk over files: signals wait for it."""
 _WALK_SHARE = 0.05
 _FLOOR_SLACK_BYTES = 1 << 20
-"""What a replica may still write below the floor: logs and reports of one that does its work."""
+"""What a replica may still write below the floor: logs and reports."""
 _UNEXPLAINED_BYTES = 16 << 20
-"""What a disk may lose beside what was found of a replica before it is looked for thoroughly, at most."""
+"""Most disk space lost without a known cause before a thorough look."""
 _THOROUGH_SHARE, _THOROUGH_S = 0.01, 60.0
-"""Most of its time that a shim spends on that, and how often it is done in any case."""
+"""Most of its time that a shim spends on that, and its longest interval."""
 _UNCOUNTED_S = 5.0
-"""How long a program may have descriptors in flight that cannot be counted."""
+"""How long a program may have uncountable descriptors in flight."""
 _FOLDERS, _OUTPUT = (
     ("app", "tmp", "run", "volumes", *(("kept",) if os.geteuid() == 0 else ())),
     "output",
 )
-"""What an agent without root keeps shares the blocks of what is in `run`."""
+"""Kept files of an agent without root share the blocks of `run`."""
 
 
 class Watch:
-    """Keeps what `wanted` says for one replica in `folder`; `look` whenever `next_at` has come.
+    """Enforces the limits in `wanted` for one replica in `folder`; call `look` at `next_at`.
 
-    `processes` are the replica's, now. `memory_peak_bytes` is the most that was seen. Of a replica that
-    is still, what was read last is taken for what is: paces and pauses are the same.
+    `processes` returns the replica's pids. `memory_peak_bytes` is the highest measured value. For a replica
+    that is still, the last readings are reused: paces and pauses are the same.
     """
 
     def __init__(
@@ -94,21 +94,21 @@ class Watch:
         self.memory_peak_bytes = 0
         self._wanted = wanted
         self._used = (0, 0)
-        """Bytes of memory and threads, as read last."""
+        """Bytes of memory and threads, as last read."""
         self._processes = processes
         self._has_own_shm = has_own_shm
         self._disk = _Disk(folder, wanted)
         self._scarce = Scarce()
         self._memory_pace, self._process_pace = _Pace(_MEMORY_PACE), _Pace(_PROCESS_PACE)
         self._cpus = None if wanted["cpus"] is None else _some_cpus(folder, wanted["cpus"])
-        # Most of what a program that ends at once costs would be looks at it. One that is to be on some
-        # processors alone asks how many it has when it begins; on a disk that could be full by the first
-        # look, what it holds now is what it is measured by.
+        # Looks would be most of the cost of a short program. A program with limited processors
+        # reads their number at its start; and on a disk that could be full by the first look,
+        # the present usage is the base of comparison.
         is_urgent = self._cpus is not None or self._disk.is_soon_short()
         self.next_at = time.monotonic() + (0.0 if is_urgent else FIRST_LOOK_S)
 
     def look(self, *, is_still: bool = False) -> Excess | None:
-        """Look once; what was found to be too much, or None.
+        """Look once; return the exceeded limit, or None.
 
         `is_still`: nothing of the replica has run since a look without it.
         """
@@ -124,7 +124,7 @@ class Watch:
         if not is_still:
             self._read()
         if excess is None and now >= self._scarce.next_at:
-            # also of one that is still: it may be others who need what it holds
+            # also if it is still: others may need its resources
             text = self._scarce.look(self._processes)
             excess = (LIMIT_EXCEEDED, text) if text else None
         used, threads = self._used
@@ -141,7 +141,7 @@ class Watch:
         return excess, pause_s
 
     def _read(self) -> None:
-        """Read what its processes use, as far as that is limited, and keep them on their processors."""
+        """Read limited resource usage of its processes, and bind them to their processors."""
         limit, most = self._wanted["memory_bytes"], self._wanted["process_count"]
         if limit is None and most is None and self._cpus is None:
             return
@@ -155,7 +155,7 @@ class Watch:
             _pin(pids, self._cpus)
 
     def _memory(self, pids: Sequence[int], rss: int, limit: int) -> int:
-        """Bytes in use: by the cheap reading, which counts shared pages often, if that is enough."""
+        """Return bytes in use: by the cheap reading, which overcounts shared pages, if that is enough."""
         shm = _shm_bytes(pids) if self._has_own_shm else 0
         if rss + shm <= limit:
             return rss + shm
@@ -168,14 +168,14 @@ class Watch:
 
 
 class _Pace:
-    """How fast a quantity grows."""
+    """Growth of a quantity over time."""
 
     def __init__(self, least: float) -> None:
         self._least = least
         self._last: tuple[float, float] | None = None
 
     def seconds_to(self, limit: float, used: float, now: float) -> float:
-        """Half the time until `limit` at the pace of late, which is taken to be a high one."""
+        """Return half the time until `limit` at the recent pace, with a high minimum."""
         pace = self._least
         if self._last is not None and now > self._last[0]:
             pace = max(pace, (used - self._last[1]) / (now - self._last[0]))
@@ -184,10 +184,10 @@ class _Pace:
 
 
 class _Disk:
-    """How much the replica occupies, and how much room the disk has for everybody: bytes, and files to be made.
+    """Disk usage of the replica, and the disk's free space: bytes, and files.
 
-    Below a floor a replica ends that has grown since there was room, and holds more than is left: so
-    what fills the disk goes, the largest first, and what only holds its own or writes a little stays.
+    Below a floor a replica is ended if it has grown since there was room, and holds more than is left: so
+    replicas that fill the disk end, the largest first, and those that do not grow or write little stay.
     """
 
     def __init__(self, folder: str, wanted: Watched) -> None:
@@ -197,29 +197,29 @@ class _Disk:
         self._walk: Measurement | None = None
         self._held = Holding((), None, is_thorough=False)
         self._hidden: dict[int, int] = {}
-        """What a thorough look found last, bytes by file."""
+        """Result of the last thorough look, bytes by file."""
         self._uncounted_since: float | None = None
-        """When it was seen first to have what cannot be counted."""
+        """When uncountable descriptors were first seen."""
         self._thorough_at = 0.0
         self._held_s = 0.0
         self._base: tuple[float, int, int] | None = None
-        """When it was looked for thoroughly, what the disk held then, and what the replica."""
+        """Time of the last thorough look, with the usage of the disk and of the replica then."""
         self._walked_s = 0.0
         self._walk_at = 0.0
         self._occupied = 0
         self._is_suspected = False
         self._was_still = self._is_settled = False
-        """Since the walk began it was still; the last whole walk was of a replica that is still so."""
+        """Still since the walk began; the last whole walk was of a replica that is still so."""
         self._files = 0
         self._with_room: tuple[int, int] | None = None
-        """Bytes and files that it held when there was room for all; None while that is not known."""
+        """Its bytes and files when there was room for all; None if unknown."""
         self._limit_pace, self._free_pace = _Pace(_DISK_PACE), _Pace(_DISK_PACE)
         self._files_pace = _Pace(_FILES_PACE)
 
     def look(
         self, now: float, processes: Callable[[], Sequence[int]], *, is_still: bool
     ) -> tuple[Excess | None, float]:
-        """What is too much, or None, and when to look again, in seconds."""
+        """Return the exceeded limit, or None, and seconds until the next look."""
         if self._limit is None and not self._floor:
             return None, _LONGEST_PAUSE_S
         free, free_files, least_files, used = self._room()
@@ -245,7 +245,7 @@ class _Disk:
         return None, pause_s
 
     def is_soon_short(self) -> bool:
-        """Whether the disk has less room than is left to others, or may have before the first look."""
+        """Whether the disk has less room than the floor, or may have before the first look."""
         if not self._floor:
             return False
         free, free_files, least_files, _ = self._room()
@@ -255,7 +255,7 @@ class _Disk:
     def _excess(
         self, now: float, free: int, *, has_too_many: bool, is_short: bool
     ) -> Excess | None:
-        """What is too much in bytes, or cannot be counted."""
+        """Return the exceeded limit in bytes, or what cannot be counted."""
         if has_too_many and self._limit is not None:
             return (
                 LIMIT_EXCEEDED,
@@ -279,19 +279,19 @@ class _Disk:
         return min(pauses)
 
     def _has_grown_into(self, free: int) -> bool:
-        """Whether it took what others need now."""
+        """Whether it used space that others need now."""
         if self._with_room is None:
             return False
         return self._occupied > max(self._with_room[0] + _FLOOR_SLACK_BYTES, free)
 
     def _has_made_too_many(self, free_files: int) -> bool:
-        """The same of files."""
+        """Return the same for files."""
         if self._with_room is None:
             return False
         return self._files > max(self._with_room[1] + _FLOOR_SLACK_FILES, free_files)
 
     def _is_over(self, limit: int) -> bool:
-        """Whether two walks say so: one may have met a file twice that was moved meanwhile."""
+        """Whether two walks confirm it: one may have counted a moved file twice."""
         if self._occupied <= limit:
             self._is_suspected = self._is_suspected and self._walk is not None
             return False
@@ -302,14 +302,14 @@ class _Disk:
         return False
 
     def _room(self) -> tuple[int, int, int, int]:
-        """Bytes that are free, files that can be made, how many of those are to be left, and bytes in use.
+        """Return free bytes, free files, files to leave free, and bytes in use.
 
-        Some file systems have no number of files, and say 0. Without a floor nobody leaves anything.
+        Some file systems report 0 files. Without a floor nothing is left free.
         """
         try:
             space = os.statvfs(self._folder)
         except OSError:
-            return self._floor, 0, 0, 0  # nobody can be blamed for what is not known
+            return self._floor, 0, 0, 0  # unknown: blame nobody
         used = (space.f_blocks - space.f_bfree) * space.f_frsize
         if not self._floor:
             return 0, 0, 0, used
@@ -317,9 +317,9 @@ class _Disk:
         return space.f_bavail * space.f_frsize, space.f_favail, least_files, used
 
     def _is_thorough(self, now: float, used: int, *, is_hurried: bool) -> bool:
-        """Whether it is time to look for what has neither a name nor a descriptor.
+        """Whether a thorough look is due, for files with neither a name nor a descriptor.
 
-        That is so where the disk lost more than was found here, to whomever, and while anything is found.
+        It is when the disk lost more than was found here, for any reason, and while any are found.
         """
         since, base_used, base_occupied = self._base or (now, used, self._occupied)
         unexplained = (used - base_used) - (self._occupied - base_occupied)
@@ -347,9 +347,9 @@ class _Disk:
         is_still: bool,
         is_hurried: bool,
     ) -> tuple[bool, bool]:
-        """Walk a little: whether a whole walk ended with that, and whether it left folders out.
+        """Walk one step: return whether that ended a whole walk, and whether it skipped folders.
 
-        What was found counts at once.
+        Results count at once.
         """
         if self._walk is None:
             if now < self._walk_at and not is_hurried:
@@ -376,7 +376,7 @@ class _Disk:
         return True, walk.has_too_many
 
     def _look_for_hidden(self, held: Holding) -> None:
-        """Look a little at what has no name, in turn with the walk: neither waits for the other's end."""
+        """Check deleted files a little, in turn with the walk: neither waits for the other."""
         if held.done:
             return
         began = time.monotonic()
@@ -393,7 +393,7 @@ class _Disk:
 
 
 def memory_excess(group: Group, limit: int | None, peak: int) -> Excess | None:
-    """Whether the kernel killed something of a group for memory; `peak` is the most that was seen."""
+    """Whether the kernel killed a process of a group for memory; `peak` is the highest measured value."""
     if not group.kills_for_memory():
         return None
     if limit is None or not group.has_met_its_memory(limit, peak):
@@ -409,9 +409,9 @@ _NEARLY_ALL = 0.9
 
 
 def memory_message(used: int, limit: int, machine: int | None = None) -> str:
-    """The end of a replica that used all its memory; `machine`: bytes of it, by default of this one.
+    """Message of a replica that used all its memory; `machine`: its bytes, by default of this one.
 
-    More than this machine has is advised only where it had nearly all of that already: another may have more.
+    More than this machine has is advised only after nearly all of that: another may have more.
     """
     machine = machine or os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
     # As `twice` rounds, it may be a little more than twice.
@@ -421,7 +421,7 @@ def memory_message(used: int, limit: int, machine: int | None = None) -> str:
 
 
 def disk_message(used: int, limit: int, files: int = 0) -> str:
-    """The end of a replica that wrote too much; where that is many small files, it says so."""
+    """Message of a replica that wrote too much; mentions many small files."""
     counted = files * FILE_BYTES
     small = f" ({files:,} files, {size(FILE_BYTES)} each at least)" if 2 * counted > used else ""
     return (
@@ -431,7 +431,7 @@ def disk_message(used: int, limit: int, files: int = 0) -> str:
 
 
 def floor_message(used: int, free: int) -> str:
-    """The end of a replica that left others no room."""
+    """Message of a replica that left others no room."""
     return (
         f"ended to protect other sessions: the node's disk is full ({size(free)} left) and this"
         f" session, which holds {size(used)} of it, kept writing"
@@ -439,7 +439,7 @@ def floor_message(used: int, free: int) -> str:
 
 
 def files_floor_message(files: int, free: int) -> str:
-    """The end of a replica that left others no files to make."""
+    """Message of a replica that left others no files to create."""
     return (
         f"ended to protect other sessions: the node's disk can hold only {free:,} more files, and this"
         f" session, which has made {files:,}, went on making them"
@@ -447,7 +447,7 @@ def files_floor_message(files: int, free: int) -> str:
 
 
 def processes_message(used: int, limit: int) -> str:
-    """The end of a replica that forked too much."""
+    """Message of a replica that forked too much."""
     return f"too many processes: {used} of {limit} given; try --processes {2 * limit}"
 
 
@@ -461,7 +461,7 @@ def size(count: float) -> str:
 
 
 def memory(count: float) -> str:
-    """Bytes of memory for people: `1.5 GiB`, powers of 1024 as wherever memory is told."""
+    """Bytes of memory for people: `1.5 GiB`, powers of 1024 as for all memory."""
     for unit in ("B", "KiB", "MiB"):
         if round(count, 1) < 1024:
             return f"{count:.0f} B" if unit == "B" else f"{count:.1f} {unit}"
@@ -470,7 +470,7 @@ def memory(count: float) -> str:
 
 
 def twice(limit: int) -> str:
-    """Twice a size, as it is asked for: `2G`."""
+    """Twice a size, in the format of options: `2G`."""
     for unit, factor in _UNITS:
         if 2 * limit >= factor:
             return f"{2 * limit / factor:.3g}{unit}"
@@ -478,7 +478,7 @@ def twice(limit: int) -> str:
 
 
 def at_most(count: int) -> str:
-    """A size as it is asked for, in three digits and never more than it: `25.2G` of 25.276e9."""
+    """A size in the format of options, rounded down to three digits: `25.2G` of 25.276e9."""
     for unit, factor in _UNITS:
         if count >= factor:
             whole = int(count // factor)
@@ -488,7 +488,7 @@ def at_most(count: int) -> str:
 
 
 def _rss_and_threads(pids: Iterable[int]) -> tuple[int, int, list[int]]:
-    """Resident bytes, shared ones as often as they are used, threads, and where /proc shows the memory of each."""
+    """Return resident bytes, shared ones counted repeatedly, threads, and a thread of each for /proc."""
     pages = threads = 0
     shown = []
     for pid in pids:
@@ -496,7 +496,7 @@ def _rss_and_threads(pids: Iterable[int]) -> tuple[int, int, list[int]]:
             fields = _stat(pid)
             threads += int(fields[17])
             if fields[0] == b"Z" and int(fields[17]) > 1:
-                # its first thread has ended: the others show what it has
+                # its first thread has ended: use another
                 others = os.listdir(f"/proc/{pid}/task")
                 pid = next(int(name) for name in others if int(name) != pid)  # noqa: PLW2901
                 fields = _stat(pid)
@@ -511,7 +511,7 @@ def _stat(pid: int) -> list[bytes]:
 
 
 def _rollup(pid: int) -> dict[str, int]:
-    """The parts of a process's memory, bytes, shared pages divided among those who have them."""
+    """Return the parts of a process's memory, bytes, shared pages divided among their users."""
     found: dict[str, int] = {}
     with contextlib.suppress(OSError):
         for line in content_of(f"/proc/{pid}/smaps_rollup").decode().splitlines():
@@ -522,9 +522,9 @@ def _rollup(pid: int) -> dict[str, int]:
 
 
 def _shm_bytes(pids: Iterable[int]) -> int:
-    """What is in the replica's own /dev/shm; 0 where that cannot be seen, or is the machine's.
+    """Return bytes in the replica's own /dev/shm; 0 if not visible, or the machine's.
 
-    A process whose root is not made yet still has the machine's, and with it what others keep there.
+    A process without its own root yet still has the machine's, with others' files.
     """
     for pid in pids:
         with contextlib.suppress(OSError):
@@ -536,14 +536,14 @@ def _shm_bytes(pids: Iterable[int]) -> int:
 
 
 def _device_of(path: str) -> int | None:
-    """The file system that `path` lies on; None where it is not there."""
+    """Return the device of `path`; None if it does not exist."""
     with contextlib.suppress(OSError):
         return os.stat(path).st_dev
     return None
 
 
 def _some_cpus(folder: str, cpus: float) -> frozenset[int] | None:
-    """Enough processors for so many cores, by chance of its name; None where all are needed."""
+    """Choose processors for `cpus` cores, by a hash of its name; None if all are needed."""
     usable = sorted(os.sched_getaffinity(0))
     count = max(-int(-cpus // 1), 1)
     if count >= len(usable):
@@ -553,7 +553,7 @@ def _some_cpus(folder: str, cpus: float) -> frozenset[int] | None:
 
 
 def hash_of(text: str) -> int:
-    """The same number for the same text, in every process."""
+    """Return the same number for the same text, in every process."""
     value = 0
     for byte in text.encode(errors="surrogateescape"):
         value = (value * 131 + byte) % 1_000_003
@@ -561,7 +561,7 @@ def hash_of(text: str) -> int:
 
 
 def _pin(pids: Iterable[int], cpus: Collection[int]) -> None:
-    """Bind every thread to these processors, also those that were moved away by the program."""
+    """Bind every thread to these processors, also those that the program rebound."""
     for pid in pids:
         with contextlib.suppress(OSError):
             for thread in os.listdir(f"/proc/{pid}/task"):

@@ -1,18 +1,18 @@
 """Forks shims on request, so that starting one costs a fork and not an interpreter.
 
-What is the same for all of them is made here once, before the first: a page of memory that a shim writes to
+Common data is created here once, before the first: a page of memory that a shim writes to
 costs it a copy.
 
 One small, single-threaded process with all that `shim.py` imports, started by the process runtime.
-It reads one folder per message from the socket whose number is its last argument, with a descriptor
-that becomes the shim's standard input and perhaps one of its program's network, and answers `b"ok <pid>"` with a pidfd of the new shim, or
+It reads one folder per message from the socket in its last argument, with a descriptor
+for the shim's standard input and perhaps one of its program's network, and answers `b"ok <pid>"` with a pidfd of the new shim, or
 `b"error <reason>"`. A forked shim is a session leader
-of its own with nothing of the zygote open, the same as one that was started directly; it outlives
+of its own with nothing of the zygote open, as if started directly; it outlives
 both the zygote and the agent. The zygote ends when the agent closes its end of the socket.
 
 Between requests it keeps a spare shim, which waits for its folder: a forked process copies each page of memory
-when it first writes to it, and the spare has done that for most of them. It has nothing of any session, and ends with
-the zygote. Where there is none, as when many are asked for at once, the shim is forked then.
+when it first writes to it, and the spare has done so for most. It has no data of a session, and ends with
+the zygote. Without a spare, as for many requests at once, the shim is forked on request.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 
 _MAX_MESSAGE = 8192
 _QUIET_MS = 10
-"""A spare is forked after so long without a request: sooner it would take time from the start of the last one."""
+"""Delay without requests before a spare is forked: sooner it would delay the last start."""
 
 
 def main() -> NoReturn:
@@ -42,7 +42,7 @@ def main() -> NoReturn:
     # shims inherit this: an order that arrives before they are ready waits for them
     signal.pthread_sigmask(signal.SIG_BLOCK, forked.WATCHED)
     namespaces.prctl(namespaces.PR_SET_NAME, b"nsml-zygote")
-    with contextlib.suppress(OSError):  # a shim that needs it says why there is none
+    with contextlib.suppress(OSError):  # a shim that needs it reports the error
         seccomp.assemble()
     gc.disable()
     gc.freeze()
@@ -58,14 +58,14 @@ class _Shims:
         self._pids: dict[int, int] = {}
 
     def add(self, pid: int) -> int:
-        """Notice its end; its pidfd. Raises OSError."""
+        """Watch its end; return its pidfd. Raises OSError."""
         pidfd = os.pidfd_open(pid)
         self._pids[pidfd] = pid
         self._poll.register(pidfd, select.POLLIN)
         return pidfd
 
     def reap(self, pidfd: int) -> bool:
-        """Collect the one that has ended; False where this is none of them."""
+        """Reap an ended one; False if `pidfd` is none of them."""
         if pidfd not in self._pids:
             return False
         os.waitpid(self._pids.pop(pidfd), 0)
@@ -75,9 +75,9 @@ class _Shims:
 
 
 class _Spare:
-    """A shim that was forked before anybody asked for it. It ends when this process does.
+    """A shim forked in advance. It ends when this process does.
 
-    Raises OSError where it cannot be made.
+    Raises OSError if it cannot be forked.
     """
 
     def __init__(self, shims: _Shims) -> None:
@@ -91,7 +91,7 @@ class _Spare:
                 raise
 
     def takes(self, folder: bytes, given: list[int]) -> bool:
-        """Have it run a folder, once; False where it has died."""
+        """Have it run a folder, once; False if it has died."""
         with self._end:
             try:
                 socket.send_fds(self._end, [folder], given)
@@ -110,7 +110,7 @@ def serve(requests: socket.socket) -> None:
     while True:
         ready = poll.poll(_QUIET_MS if wants_spare else None)
         if not ready:
-            # tried once after each request, also where it does not work
+            # tried once after each request, even if it fails
             wants_spare = False
             with contextlib.suppress(OSError):
                 spare = _Spare(shims)
@@ -142,7 +142,7 @@ def _answer(requests: socket.socket, message: bytes, descriptors: list[int]) -> 
 
 
 def _fork(work: Callable[[], NoReturn]) -> int:
-    """Fork a session leader that does this; its pid. Raises OSError."""
+    """Fork a session leader that runs `work`; return its pid. Raises OSError."""
     pid = os.fork()
     if pid:
         return pid
@@ -156,7 +156,7 @@ def _fork(work: Callable[[], NoReturn]) -> int:
 def _wait_for_folder(end: socket.socket) -> NoReturn:
     namespaces.close_all_but(0, 1, 2, end.fileno())
     namespaces.prctl(namespaces.PR_SET_NAME, b"nsml-spare")
-    # until it is a shim, a signal is no order to it
+    # until it is a shim, signals are no orders
     signal.pthread_sigmask(signal.SIG_UNBLOCK, forked.WATCHED)
     shim.rehearse()
     folder, given, _, _ = socket.recv_fds(end, _MAX_MESSAGE, 2)
