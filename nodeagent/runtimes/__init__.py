@@ -1,1 +1,1 @@
-"""Ways to run one replica: one protocol (`interface.py`), processes and the simulation's fake."""
+"""Ways to run one replica: one protocol (`interface.py`), processes, containers and the simulation's fake."""

@@ -1,6 +1,6 @@
-"""/etc/passwd and /etc/group of a replica: those of its system, with a line for the session's user at their end.
+"""/etc/passwd and /etc/group of a replica: those of its system, plus a line for the session's user.
 
-Programs ask there who they are: git, ssh, getpass.getuser.
+Programs look up their user there: git, ssh, getpass.getuser.
 """
 
 from __future__ import annotations
@@ -19,14 +19,14 @@ _FILES: Final = ("/etc/passwd", "/etc/group")
 
 
 def names_file(folder: ReplicaFolder, path: str) -> Path:
-    """The file of the replica that stands there for /etc/passwd or /etc/group."""
+    """Return the replica's file for /etc/passwd or /etc/group."""
     return folder.path / path.rpartition("/")[2]
 
 
 def write_names(
     folder: ReplicaFolder, contents: Mapping[str, bytes], uid: int, gid: int
 ) -> Mapping[str, Path]:
-    """Write the files of a replica, by what its system has there; where they are, by path. Raises OSError."""
+    """Write the files of a replica, from those of its system; return their places by path. Raises OSError."""
     for path, content in contents.items():
         names_file(folder, path).write_bytes(with_session(path, content, uid, gid))
         names_file(folder, path).chmod(0o644)
@@ -34,7 +34,7 @@ def write_names(
 
 
 def machines_names() -> Mapping[str, bytes]:
-    """What this machine has there."""
+    """Return this machine's files."""
     found = {}
     for path in _FILES:
         with suppress(OSError):
@@ -43,9 +43,9 @@ def machines_names() -> Mapping[str, bytes]:
 
 
 def with_session(path: str, content: bytes, uid: int, gid: int) -> bytes:
-    """An /etc/passwd or /etc/group with a line for the session's user at its end.
+    """Return an /etc/passwd or /etc/group with a line for the session's user at its end.
 
-    The system's own are not read: where one of them has the id, it is found first, and keeps its name.
+    The system's lines are not parsed: one with the same id is found first, and keeps its name.
     """
     own = f"{_NAME}:x:{gid}:" if path == "/etc/group" else f"{_NAME}:x:{uid}:{gid}::/tmp:/bin/sh"
     between = b"" if not content or content.endswith(b"\n") else b"\n"

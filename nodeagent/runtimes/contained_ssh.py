@@ -1,7 +1,7 @@
-"""The agent's side of what an ssh server in a container asks for (`nodeagent/shim/contained_ssh.py`).
+"""The agent's side of requests of an ssh server in a container (`nodeagent/shim/contained_ssh.py`).
 
-The server is a process among the session's own, so what it says is checked, and what it can have is what the session's
-owner can have without it: programs in this one container, and signatures with this one host key.
+The server runs among the session's processes, so its requests are checked, and give only what the session's
+owner can have anyway: programs in this one container, and signatures with this one host key.
 """
 
 from __future__ import annotations
@@ -43,29 +43,29 @@ if TYPE_CHECKING:
 MOST_OF_CONNECTION: Final = 64
 MOST_OF_CONTAINER: Final = 128
 MOST_OF_NODE: Final = 512
-"""Programs at once: the agent has some descriptors of each."""
+"""Programs at once: each costs the agent some descriptors."""
 _MOST_VARIABLES: Final = 80
 _MOST_SIGNED: Final = 4096
 _MOST_SAID: Final = 4096
 _LAST_CELL: Final = 10_000
 _PIPE_BYTES: Final = 256 << 10
 _MOST_SIGNALS: Final = 64
-"""That wait to be sent to a program."""
+"""Signals queued for a program."""
 _SIGNALLED: Final = 128
 
 
 class _NotUnderstood(ValueError):
-    """What the server says means nothing."""
+    """The server's message is invalid."""
 
 
 class Room:
-    """How many programs run for all the servers of an agent, by container."""
+    """Number of programs of all servers of an agent, by container."""
 
     def __init__(self) -> None:
         self._running: Counter[str] = Counter()
 
     def refusal(self, container: str) -> str:
-        """Why no other one can be started there; "" if it can."""
+        """Return why no more can be started there, or ""."""
         if self._running[container] >= MOST_OF_CONTAINER:
             return f"{MOST_OF_CONTAINER} programs run for ssh in this replica already"
         if self._running.total() >= MOST_OF_NODE:
@@ -73,11 +73,11 @@ class Room:
         return ""
 
     def take(self, container: str) -> None:
-        """One more."""
+        """Count one more."""
         self._running[container] += 1
 
     def leave(self, container: str) -> None:
-        """One less."""
+        """Count one less."""
         self._running[container] -= 1
         if not self._running[container]:
             del self._running[container]
@@ -93,9 +93,9 @@ async def server(
     *,
     login: Login | None = None,
 ) -> AsyncIterator[socket.socket]:
-    """A connection to an ssh server in a replica's container, while the context lasts. Raises NotAdmitted.
+    """Connect to an ssh server in a replica's container, while the context lasts. Raises NotAdmitted.
 
-    `plan` says which container of which engine; `login` is as for `Visits.ssh_server`.
+    `plan` names the container and its engine; `login` is as for `Visits.ssh_server`.
     """
     container = str(plan["name"])
     start = partial(ContainerVisits(Path(plan["socket"])).started, container)
@@ -115,9 +115,9 @@ async def server(
 async def serve(
     asking: socket.socket, container: str, start: Start, sign: Sign, room: Room
 ) -> None:
-    """Answer the server at the other end until it is gone, or says what means nothing; its programs are left then.
+    """Answer the server at the other end until it is gone, or sends an invalid message; then its programs get SIGHUP.
 
-    `asking` is closed. `start` may raise NotAdmitted.
+    Closes `asking`. `start` may raise NotAdmitted.
     """
     loop = asyncio.get_running_loop()
     running: set[asyncio.Task[None]] = set()
@@ -142,7 +142,7 @@ async def serve(
                         running.add(task)
                         task.add_done_callback(running.discard)
                         task.add_done_callback(lambda _: room.leave(container))
-                    await asyncio.sleep(0)  # others, too, while there is always more
+                    await asyncio.sleep(0)  # so that others run, too
             for one in running:
                 one.cancel()
 
@@ -168,7 +168,7 @@ def _signature(data: object, sign: Sign) -> str:
 
 
 def _order(words: dict[str, Any]) -> VisitOrder:
-    """What is to be started. Raises _NotUnderstood."""
+    """Return the program to start. Raises _NotUnderstood."""
     argv, command, environment = words.get("argv"), words.get("command"), words.get("env")
     if argv is None:
         if not isinstance(command, str | None):
@@ -188,7 +188,7 @@ def _order(words: dict[str, Any]) -> VisitOrder:
 
 
 def _size(size: object) -> tuple[int, int]:
-    """Rows and columns. Raises _NotUnderstood."""
+    """Return rows and columns. Raises _NotUnderstood."""
     match size:
         case [int(rows), int(columns)]:
             return min(max(rows, 1), _LAST_CELL), min(max(columns, 1), _LAST_CELL)
@@ -196,12 +196,12 @@ def _size(size: object) -> tuple[int, int]:
 
 
 def _tell(end: socket.socket, words: dict[str, Any], given: Sequence[int] = ()) -> None:
-    """Say something. Raises OSError: it is gone, or has too much to hear."""
+    """Send a message. Raises OSError: the other end is gone, or its buffer full."""
     socket.send_fds(end, [json.dumps(words).encode()], given)
 
 
 class _Program:
-    """One that is asked for; the server has its other ends when this is made."""
+    """A requested program; the server gets its ends of the streams at once."""
 
     def __init__(self, asking: socket.socket, *, has_terminal: bool) -> None:
         """Raises OSError."""
@@ -228,7 +228,7 @@ class _Program:
         self._is_asked = asyncio.Event()
 
     async def run(self, order: VisitOrder, start: Start) -> None:
-        """Until it has ended, or the server leaves it."""
+        """Run until it has ended, or the server disconnects."""
         try:
             async with TaskGroup() as group:
                 running = group.create_task(self._run(order, start))
@@ -252,13 +252,13 @@ class _Program:
             said = {"failed": str(error), "code": code}
         except* NotAdmitted as errors:
             said = {"failed": str(errors.exceptions[0]), "code": NOT_EXECUTABLE}
-        for one in tuple(self._open):  # the end of what it wrote comes before how it ended
+        for one in tuple(self._open):  # the end of its output comes before its exit status
             self._let_go(one)
         with suppress(OSError):
             _tell(self._end, said)
 
     async def _joined(self, visit: Visit) -> dict[str, Any]:
-        """Pass on what both say until it has ended and all that it wrote was taken; how it ended."""
+        """Relay both ways until it has ended and all output is sent; return how it ended."""
         async with TaskGroup() as group:
             beside = [group.create_task(self._give(visit)), group.create_task(self._obey(visit))]
             passing = [group.create_task(self._pass_on(one)) for one in visit.sources]
@@ -267,7 +267,7 @@ class _Program:
             for one in beside:
                 one.cancel()
         if number is not None:
-            # the engine has no other word for a signal, and a program may have ended so by itself
+            # the engine reports signals so, and a program may have exited with it
             return {"code": _SIGNALLED + number}
         return {"lost": True} if code is None else {"code": code}
 
@@ -275,18 +275,18 @@ class _Program:
         takes = True
         while takes and (data := await _read(self._input)):
             takes = await visit.write(data)
-            await asyncio.sleep(0)  # others, too, while there is always more
+            await asyncio.sleep(0)  # so that others run, too
         if takes:
             await visit.close_input()
         elif not self._has_terminal:
-            self._let_go(self._input)  # the server learns that it takes no more
+            self._let_go(self._input)  # the server notices that it reads no more
 
     async def _pass_on(self, source: AsyncIterator[tuple[Output, bytes]]) -> None:
         async for kind, data in source:
             await _write(self._outputs[kind], data)
 
     async def _listen(self) -> None:
-        """Take what the server says, until it leaves."""
+        """Receive the server's requests, until it disconnects."""
         loop = asyncio.get_running_loop()
         with suppress(OSError, _NotUnderstood):
             while message := await loop.sock_recv(self._end, _MOST_SAID):
@@ -299,7 +299,7 @@ class _Program:
                 await asyncio.sleep(0)
 
     async def _obey(self, visit: Visit) -> None:
-        """Do what the server says; of sizes the last one counts."""
+        """Carry out the server's requests; only the last size counts."""
         while True:
             await self._is_asked.wait()
             self._is_asked.clear()
@@ -322,14 +322,14 @@ class _Program:
 
 
 def _terminal() -> tuple[list[int], list[int]]:
-    """Our end of what is read and written of a terminal, and the server's. Raises OSError."""
+    """Return our end of a terminal's stream, and the server's. Raises OSError."""
     ours, theirs = socket.socketpair()
     ours.setblocking(False)  # noqa: FBT003
     return [ours.detach()], [theirs.detach()]
 
 
 def _pipes() -> tuple[list[int], list[int]]:
-    """Our ends of a program's input, output and errors, and the server's. Raises OSError."""
+    """Return our ends of a program's input, output and errors, and the server's. Raises OSError."""
     ours: list[int] = []
     theirs: list[int] = []
     try:
@@ -338,7 +338,7 @@ def _pipes() -> tuple[list[int], list[int]]:
             ours.append(reads if is_input else writes)
             theirs.append(writes if is_input else reads)
             os.set_blocking(ours[-1], False)
-            with suppress(OSError):  # this user has much in pipes already
+            with suppress(OSError):  # this user's pipes use much memory already
                 fcntl.fcntl(reads, fcntl.F_SETPIPE_SZ, _PIPE_BYTES)
     except OSError:
         for one in (*ours, *theirs):
@@ -348,7 +348,7 @@ def _pipes() -> tuple[list[int], list[int]]:
 
 
 async def _read(descriptor: int) -> bytes:
-    """Some bytes; empty at the end."""
+    """Read some bytes; empty at the end."""
     loop = asyncio.get_running_loop()
     while True:
         try:
@@ -360,7 +360,7 @@ async def _read(descriptor: int) -> bytes:
 
 
 async def _write(descriptor: int, data: bytes) -> None:
-    """All of it; nothing more once the server has closed its end."""
+    """Write all, or until the server has closed its end."""
     loop, rest = asyncio.get_running_loop(), memoryview(data)
     while rest:
         try:

@@ -1,8 +1,8 @@
-"""From a `ReplicaSpec` to the whole configuration of its container; a pure function.
+"""Converts a `ReplicaSpec` to its container's whole configuration; a pure function.
 
-Nothing is left to the engine's defaults that a session could do harm with: no capabilities, no way to
-new ones, a root that cannot be written, nobody's processes but its own, nothing of the host mounted
-but the replica's own folders and what it may read.
+No harmful default of the engine is left to a session: no capabilities, no way to gain
+them, a read-only root, no processes but its own, no mounts of the host but the replica's
+own folders and those that it may read.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ NODE_LABEL = "nsml.node"
 OUTPUT = "/.nsml/output"
 _FAILS = f">{RUN}/{SAID}; exit {START_FAILED_CODE}"
 _LINE = "nsml_line"
-_HAS_INTERPRETER = (  # without a shell of its own: that would be a process more than the program may have
+_HAS_INTERPRETER = (  # without a shell of its own: that could exceed the program's process limit
     f'case "$1" in */*) if [ -f "$1" ] && IFS= read -r {_LINE} <"$1"; then case "${_LINE}" in "#!"*) '
     f'{_LINE}=${{{_LINE}#??}}; {_LINE}=${{{_LINE}#"${{{_LINE}%%[! ]*}}"}}; {_LINE}=${{{_LINE}%%[ ]*}}; '
     f'if ! [ -x "${_LINE}" ]; then '
@@ -49,24 +49,24 @@ FIRST_PROGRAM = (
     f"echo \"cannot start '$1': the image has no such program: name an image that has it\" "
     f'"(--image), or its Debian package in nsml_package.txt" {_FAILS}'
 )
-"""A script for /bin/sh: its arguments become the program, whose output the host keeps as bytes.
+"""A script for /bin/sh: its arguments become the program, whose output the host stores as bytes.
 
-Where an image has `python3` only, as Debian's do, that is what `python` means."""
+If an image has `python3` only, like Debian's, `python` runs that."""
 _LEAST_CPUS = 0.05
-"""The engine prepares a container within its limit: with less that takes longer than anybody waits."""
+"""The engine prepares a container within its limit: with less that takes too long."""
 _MEMLOCK = ({"Name": "memlock", "Soft": -1, "Hard": -1},)
-"""Of the session's user and group, where the image has no other for their ids."""
+"""Without a limit, for locked memory."""
 _OOM_SCORE = 500
-"""User code is what the machine should sacrifice when memory runs out."""
+"""The kernel should kill user code first when memory runs out."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ContainerPlace:
-    """What all containers of an agent have in common.
+    """Shared by all containers of an agent.
 
-    `mark` tells the agent's containers from those of another on the same engine. `user` is
-    `UID:GID` of who owns the replicas' folders, where sessions have no user of their own. `open_files` is the soft and the hard limit of
-    descriptors. `network` is the engine's network that sessions get.
+    `mark` distinguishes the agent's containers from another's on the same engine. `user` is
+    `UID:GID` of the replicas' folders, for sessions without a user of their own. `open_files` is the soft and the hard limit of
+    descriptors. `network` is the engine's network for sessions.
     """
 
     node: str
@@ -77,14 +77,14 @@ class ContainerPlace:
 
 
 def container_name(replica_id: ReplicaId, mark: str) -> str:
-    """The name of the replica's container."""
+    """Return the name of the replica's container."""
     return f"nsml-{mark}-{replica_id}"
 
 
 def session_volumes(spec: ReplicaSpec, folder: ReplicaFolder, image: StoredImage) -> list[str]:
-    """Where the image declares volumes that the replica's own folders take the place of, in order.
+    """Return the volumes of the image to be replaced by the replica's own folders, in order.
 
-    Raises EngineRefused for an image with which no program could run.
+    Raises EngineRefused for an image that can run no program.
     """
     return volume_targets(image.volumes, [one["Target"] for one in _own_mounts(spec, folder)])
 
@@ -92,11 +92,11 @@ def session_volumes(spec: ReplicaSpec, folder: ReplicaFolder, image: StoredImage
 def late_variables(
     spec: ReplicaSpec, folder: ReplicaFolder, image: StoredImage
 ) -> tuple[dict[str, str], list[str]]:
-    """Variables that the program gets in its container and no program of the engine does; those it loses.
+    """Return variables that only the program gets, not the engine's own programs, and those to unset.
 
-    An engine's hooks may run with a container's variables and the machine's rights: what is loaded into
-    them, and which devices they give, is not for an image or a session to choose. An image's variables of the platform's kind would tell
-    a program something untrue of its session.
+    An engine's hooks may run with a container's variables and the machine's rights: neither an image nor a session
+    may choose their libraries and devices. An image's NSML_ variables would give
+    a program wrong facts about its session.
     """
     environment = whole_environment(spec, layout_of(spec, folder), image.environment)
     given = {name: value for name, value in environment.items() if is_engine_variable(name)}
@@ -112,18 +112,18 @@ def container_config(
     *,
     image: StoredImage,
 ) -> dict[str, Any]:
-    """What the engine is given to make the container of `spec`, in its own words.
+    """Return the engine's configuration for the container of `spec`.
 
-    `image` is what `spec.image` names. Raises EngineRefused for an image with which no program could run.
+    `image` is the one named in `spec.image`. Raises EngineRefused for an image that can run no program.
     """
     refuse_large_configuration(image)
     environment = whole_environment(spec, layout_of(spec, folder), image.environment)
     environment["PATH"] += f":{environment['HOME']}/.local/bin"
-    # Only its own home can be written: that what an image has is kept from pip protects nobody there.
+    # Only its home is writable: pip's protection of the image protects nothing.
     environment.setdefault("PIP_BREAK_SYSTEM_PACKAGES", "1")
     for name in filter(is_engine_variable, tuple(environment)):
-        environment[name] = ""  # absent, it would be the image's
-    # An order to stop goes to the program's whole group.
+        environment[name] = ""  # if absent, the image's would apply
+    # SIGTERM goes to the program's whole group.
     environment["TINI_KILL_PROCESS_GROUP"] = "1"
     return {
         "Hostname": f"{spec.replica_id.session_id[:12]}-{spec.replica_id.rank}",
@@ -152,7 +152,7 @@ def container_config(
             "Init": True,
             "AutoRemove": False,
             "RestartPolicy": {"Name": "no"},
-            # Output is a file of the replica: the engine's own logs are not bytes, and not exact.
+            # Output is a file of the replica: the engine's own logs are neither bytes nor exact.
             "LogConfig": {"Type": "none", "Config": {}},
             "Privileged": False,
             "CapAdd": [],
@@ -177,13 +177,13 @@ def container_config(
             "Memory": spec.memory_bytes or 0,
             "MemorySwap": spec.memory_bytes or 0,
             **_cpu_limit(spec.cpus),
-            # The first process, which is ours, counts too.
+            # Plus the first process, which is ours.
             "PidsLimit": spec.process_count + 1 if spec.process_count else 0,
             "OomScoreAdj": _OOM_SCORE,
             "OomKillDisable": False,
             "Ulimits": [
                 {"Name": "nofile", "Soft": place.open_files[0], "Hard": place.open_files[1]},
-                # 1, not 0: no handler of crashes reads, as root and outside, what the program made.
+                # 1, not 0: no crash handler reads, as root and outside, files of the program.
                 {"Name": "core", "Soft": 1, "Hard": 1},
                 *_MEMLOCK[: 1 if spec.gang and spec.gang.unlimited_memlock else 0],
             ],
@@ -192,13 +192,13 @@ def container_config(
 
 
 def _cpu_limit(cpus: float | None) -> dict[str, int]:
-    """As the kernel takes it: given cores, an engine refuses more than it sees itself, and few."""
+    """Return quota and period: given cores, an engine refuses more than it sees itself, and very few."""
     quota_us, period_us = cpu_quota(max(cpus, _LEAST_CPUS)) if cpus else (0, 0)
     return {"CpuPeriod": period_us, "CpuQuota": quota_us}
 
 
 def _networking(spec: ReplicaSpec) -> dict[str, Any]:
-    """The name by which others of the gang find it, where they do not meet at their nodes."""
+    """Return its name for others of the gang, unless they meet at their nodes."""
     if spec.gang is None or not spec.gang.is_overlay:
         return {}
     name = overlay_name(spec.replica_id, spec.replica_id.rank)
@@ -220,7 +220,7 @@ def _device_requests(spec: ReplicaSpec) -> list[dict[str, Any]]:
 def _volume_mounts(
     spec: ReplicaSpec, folder: ReplicaFolder, image: StoredImage
 ) -> list[dict[str, Any]]:
-    """Folders that count as the replica's, where an engine would make volumes that nobody counts."""
+    """Mount folders counted as the replica's, in place of the engine's uncounted volumes."""
     targets = session_volumes(spec, folder, image)
     return [
         _bind(str(folder.volume(number)), target, write=True)

@@ -1,10 +1,10 @@
-"""Visits to containers: programs that their engine starts in them (`docker exec`).
+"""Visits to containers: programs started in them by their engine (`docker exec`).
 
-An engine keeps a container's filter of system calls and its limits for them, and ends them with the container. What it
-does not do is done here: a program whose client leaves gets SIGHUP, signals reach its process group, and how it ended
-is asked for until it is known.
+An engine applies a container's seccomp filter and limits to them, and ends them with the container. The rest
+is done here: a program whose client disconnects gets SIGHUP, signals reach its process group, and its result
+is polled until it is known.
 
-While what an ended program wrote is not read, Docker starts no other program in its container and does not end that.
+While the output of an ended program is unread, Docker starts no other program in its container and does not end that.
 So it is read as soon as the program has ended, however slow its client is.
 """
 
@@ -52,22 +52,22 @@ exec sh -c "$1"
 """
 _GONE: Final = "its program does not run here"
 _HEADER: Final = struct.Struct(">BxxxI")
-"""Before each piece where there is no terminal: which stream, and how many bytes."""
+"""Before each piece without a terminal: stream, and number of bytes."""
 _BEGUN_WITHIN_S: Final = 10.0
 _ENDED_WITHIN_S: Final = 5.0
 _ASKS_EVERY_S: Final = 0.02
 _SIGNALLED: Final = 128
 _MOST_HEAD: Final = 64 << 10
 _MOST_KEPT: Final = 256 << 10
-"""Of what was written and not taken, while the program runs."""
+"""Most buffered output while the program runs."""
 _MOST_BEYOND: Final = 16 << 20
-"""Taken more than that of one that has ended: what it left behind may go on without end."""
+"""Most bytes read beyond that after its end: its background processes may write without end."""
 _LOOKS_EVERY_S: Final = 0.2
 _LOOKS: Final = 5
 
 
 def shell_argv(command: str | None) -> Sequence[str]:
-    """What starts the shell of a container, to read its input, or to run a command line."""
+    """Return the command of a container's shell, to read its input, or to run a command line."""
     if command is None:
         return "/bin/sh", "-c", _SHELL_SCRIPT
     return "/bin/sh", "-c", _COMMAND_SCRIPT, "sh", command
@@ -81,7 +81,7 @@ class ContainerVisits:
 
     @asynccontextmanager
     async def started(self, container: str, order: VisitOrder) -> AsyncIterator[ContainerVisit]:
-        """A program in a container while the context lasts. Raises NotAdmitted."""
+        """Start a program in a container while the context lasts. Raises NotAdmitted."""
         try:
             made = await asyncio.to_thread(self._made, container, order)
             streams = await _attached(self._engine, made, has_terminal=order.terminal is not None)
@@ -99,7 +99,7 @@ class ContainerVisits:
             await visit.close()
 
     def _made(self, container: str, order: VisitOrder) -> str:
-        """The engine's name for a program that is still to be started. Raises EngineError."""
+        """Return the engine's id of a program not started yet. Raises EngineError."""
         sdk = self._engine.sdk
         with translated(self._engine.socket):
             made: dict[str, Any] = sdk.api.exec_create(
@@ -115,7 +115,7 @@ class ContainerVisits:
 async def _attached(
     engine: Engine, made: str, *, has_terminal: bool
 ) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
-    """Start it, and be joined to its streams. Raises OSError, NotAdmitted."""
+    """Start it, and attach to its streams. Raises OSError, NotAdmitted."""
     reader, writer = await asyncio.open_unix_connection(str(engine.socket), limit=PIECE_BYTES)
     body = json.dumps({"Detach": False, "Tty": has_terminal}).encode()
     head = (
@@ -133,7 +133,7 @@ async def _attached(
 
 
 async def _check_answer(reader: asyncio.StreamReader) -> None:
-    """Read the head of the answer. Raises NotAdmitted: with the engine's reason why it starts nothing."""
+    """Read the head of the answer. Raises NotAdmitted with the engine's reason for a refusal."""
     try:
         answer = await reader.readuntil(b"\r\n\r\n")
     except (asyncio.IncompleteReadError, asyncio.LimitOverrunError) as error:
@@ -146,7 +146,7 @@ async def _check_answer(reader: asyncio.StreamReader) -> None:
 
 
 class ContainerVisit:
-    """`Visit` of what the engine started."""
+    """`Visit` of a program started by the engine."""
 
     def __init__(
         self,
@@ -165,7 +165,7 @@ class ContainerVisit:
         self._process: int | None = None
         self._is_found = False
         self.inner_pid: int | None = None
-        """Its number in the container; None where it is not known."""
+        """Its pid in the container; None if unknown."""
         self._kept: deque[tuple[Output, bytes]] = deque()
         self._kept_bytes = 0
         self._changed = asyncio.Event()
@@ -175,7 +175,7 @@ class ContainerVisit:
         self._reading = asyncio.create_task(self._read())
 
     async def begin(self, order: VisitOrder) -> None:
-        """Wait until it has begun: before that nothing reaches it. Raises NotAdmitted."""
+        """Wait until it has begun: earlier signals would be lost. Raises NotAdmitted."""
         facts = await self._find()
         if not facts:
             raise NotAdmitted(_GONE)
@@ -185,8 +185,8 @@ class ContainerVisit:
             await self.resize(*order.terminal)
 
     async def _find(self) -> Mapping[str, Any]:
-        """Wait until the engine has started it, or has not; what it says of it then."""
-        # it answers before it starts anything, and says until then that nothing runs
+        """Wait until the engine has started it, or failed; return its facts."""
+        # it answers before the start, and reports until then that nothing runs
         facts = await self._facts_once(
             lambda facts: bool(facts.get("Pid")) or not facts or facts.get("ExitCode") is not None,
             _BEGUN_WITHIN_S,
@@ -199,7 +199,7 @@ class ContainerVisit:
         return facts
 
     async def _why_not(self, order: VisitOrder) -> NotStarted:
-        """The engine's reason, which it says as if the program had."""
+        """Read the engine's reason, sent as output of the program."""
         said = b""
         with suppress(TimeoutError):
             async with asyncio.timeout(_ENDED_WITHIN_S):
@@ -227,7 +227,7 @@ class ContainerVisit:
             await self._changed.wait()
 
     async def _read(self) -> None:
-        """Take what the engine has, as fast as it is wanted; all of it once the program has ended."""
+        """Read from the engine as fast as the client does; all of it once the program has ended."""
         beyond = 0
         try:
             async for kind, data in self._engines():
@@ -249,7 +249,7 @@ class ContainerVisit:
             self._note()
 
     async def _engines(self) -> AsyncIterator[tuple[Output, bytes]]:
-        """What comes from the engine. Raises OSError, IncompleteReadError at its end."""
+        """Yield output from the engine. Raises OSError, IncompleteReadError at its end."""
         if self._has_terminal:
             while data := await self._reader.read(PIECE_BYTES):
                 yield Output.STANDARD, data
@@ -265,7 +265,7 @@ class ContainerVisit:
                 yield output, data
 
     async def _is_unwanted(self) -> bool:
-        """Wait until more can be kept; True if the program has ended before that."""
+        """Wait for room in the buffer; True if the program has ended before that."""
         while self._kept_bytes >= _MOST_KEPT:
             if await self._has_ended():
                 return True
@@ -310,7 +310,7 @@ class ContainerVisit:
             await asyncio.to_thread(ask)
 
     async def signal(self, number: int) -> None:
-        """See `Visit`; not where the engine's processes are not to be seen."""
+        """See `Visit`; no effect if the engine's processes are not visible."""
         if self._process is not None:
             await self._signal(number)
 
@@ -318,7 +318,7 @@ class ContainerVisit:
         facts = await self._facts()
         if facts.get("Running"):
             with suppress(OSError, ValueError):
-                # the engine makes each the leader of a group
+                # the engine makes each a group leader
                 for number in numbers:
                     os.killpg(int(facts["Pid"]), number)
 
@@ -341,7 +341,7 @@ class ContainerVisit:
         return code, None
 
     async def _is_alone(self, container: str) -> bool:
-        """Whether its container has ended, which ends what is in it."""
+        """Whether its container has ended, which ends all of its processes."""
         sdk = self._engine.sdk
 
         def runs() -> bool:
@@ -358,7 +358,7 @@ class ContainerVisit:
         return False
 
     async def close(self) -> None:
-        """Leave: the program gets SIGHUP unless it has ended."""
+        """Disconnect: the program gets SIGHUP unless it has ended."""
         try:
             if not self._is_over:
                 await asyncio.shield(self._hang_up())
@@ -371,15 +371,15 @@ class ContainerVisit:
 
     async def _hang_up(self) -> None:
         if not self._is_found:
-            await self._find()  # its client has left before it began
+            await self._find()  # its client disconnected before it began
         if self._process is not None:
-            # what is halted hears of nothing until it goes on
+            # a stopped process handles it only after SIGCONT
             await self._signal(signal.SIGHUP, signal.SIGCONT)
 
     async def _facts_once(
         self, is_so: Callable[[Mapping[str, Any]], bool], within_s: float
     ) -> Mapping[str, Any]:
-        """What the engine says of it as soon as `is_so` of that, or at last."""
+        """Poll the engine's facts until `is_so`, or a timeout; return the last ones."""
         facts = await self._facts()
         with suppress(TimeoutError):
             async with asyncio.timeout(within_s):
@@ -396,13 +396,13 @@ class ContainerVisit:
                 with translated(self._engine.socket):
                     return sdk.api.exec_inspect(self._made)  # type: ignore[no-any-return]
             except EngineError:
-                return {}  # it is gone with its container
+                return {}  # it was removed with its container
 
         return await asyncio.to_thread(ask)
 
 
 def _inner_pid(pid: int) -> int | None:
-    """What a process is called in the innermost of its namespaces."""
+    """Return a process's pid in the innermost namespace."""
     with suppress(OSError):  # it has just ended
         for line in content_of(f"/proc/{pid}/status").split(b"\n"):
             if line.startswith(b"NSpid:"):
@@ -411,7 +411,7 @@ def _inner_pid(pid: int) -> int | None:
 
 
 def _process_of(facts: Mapping[str, Any]) -> int | None:
-    """A descriptor of the process that an engine speaks of; None where its number means nothing here, or it is gone."""
+    """Return a pidfd of the engine's process; None if its pid is not valid here, or it has ended."""
     try:
         found = os.pidfd_open(int(facts["Pid"]))
     except (OSError, ValueError, KeyError):

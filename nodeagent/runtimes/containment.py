@@ -1,8 +1,8 @@
-"""Whether containers work on this machine: tried for real when the agent starts, and again where not.
+"""Tests whether containers work on this machine: by a trial at the agent's start, and again if not.
 
-An engine may come up after the agent, or be away for a moment: where the last agent of a data folder
-had containers (`containers.used` in it), the next waits for them before it goes on without. An image
-that the site names is pulled before anything is decided without it.
+An engine may come up after the agent, or be away for a moment: if the last agent of a data folder
+had containers (`containers.used` in it), the next waits for them before it continues without. The site's
+default image is pulled before containers are given up for lack of it.
 """
 
 from __future__ import annotations
@@ -52,15 +52,15 @@ log = structlog.get_logger()
 
 
 class NoContainers(Exception):
-    """Containers do not work here; the message says why, and what to do about it."""
+    """Containers do not work here; the message gives the reason, and advice."""
 
 
 class EngineAway(NoContainers):
-    """No engine answers: it may be on its way up."""
+    """No engine answers: it may be starting."""
 
 
 class NoDefaultImage(NoContainers):
-    """The engine does not have the default image: a registry may."""
+    """The engine lacks the default image: a registry may have it."""
 
 
 async def tried_in_time(
@@ -69,10 +69,10 @@ async def tried_in_time(
     *,
     pull: Callable[[threading.Event], object] | None = None,
 ) -> EnginePlace:
-    """What `probe` finds, after `pull` where only the default image was missing.
+    """Return the result of `probe`, after `pull` if only the default image was missing.
 
-    An engine that hangs must not keep the node away. `pull` bounds itself; the event says that nobody
-    waits for it any more.
+    A hanging engine must not block the node. `pull` has a timeout of its own; the event is set when
+    its result is no longer needed.
 
     Raises:
         NoContainers: they do not work.
@@ -107,12 +107,12 @@ async def containers_at_start(
     run_long: Offload,
     pull: Callable[[threading.Event], object] | None = None,
 ) -> EnginePlace:
-    """What `probe` finds, in the end, and note for the next agent of the data folder whether it did.
+    """Return the final result of `probe`, and note for the next agent of the data folder whether it succeeded.
 
-    `pull` is for a default image that is missing, as in `tried_in_time`.
+    `pull` is for a missing default image, as in `tried_in_time`.
 
-    Where the last one had containers an engine that does not answer is waited for, so many seconds at
-    most; `awaits` is told that, once, with the reason.
+    If the last agent had containers, this waits for an engine that does not answer, up to
+    COMES_WITHIN_S; `awaits` is called with the reason and that, once.
 
     Raises:
         NoContainers: they do not work.
@@ -140,10 +140,10 @@ async def containers_at_start(
 def pull_default_image(
     engine: Engine, image: str, *, credentials: Path | None, cancelled: threading.Event
 ) -> None:
-    """Have `image` here, from its registry, and say so in the log. Blocking.
+    """Pull `image` from its registry, and log that. Blocking.
 
     Raises:
-        NoContainers: it cannot be had, not within `PULLED_WITHIN_S`, or `cancelled` was set.
+        NoContainers: it failed, took over `PULLED_WITHIN_S`, or `cancelled` was set.
     """
     ends_at, told_at = time.monotonic() + PULLED_WITHIN_S, time.monotonic()
 
@@ -170,7 +170,7 @@ def pull_default_image(
 
 
 def engine_mark(data: Path) -> str:
-    """What tells this agent's containers from another's: drawn once, kept in its data folder."""
+    """Return the mark of this agent's containers: random, stored in its data folder."""
     place = data / _MARK
     try:
         return place.read_text(encoding="ascii").strip()
@@ -194,15 +194,15 @@ def probe_containers(
 ) -> EnginePlace:
     """Run a program in a container of `default_image`; blocks for about a second.
 
-    `trial_id` is the uid and gid that it runs as, where the agent is root and its users have ids of
+    `trial_id` is the uid and gid to run it as, if the agent is root and its users have ids of
     their own; None: the agent's own user.
-    `container_network` is the site's choice; "": one in which sessions do not reach one another, else none.
+    `container_network` is the site's choice; "": one that isolates sessions from one another, else none.
     `scratch` is a folder of the agent for the trial's replica folder. Without a default image there is
-    no trial: what sessions name is seen when they start.
+    no trial: images named by sessions are checked at their start.
 
     Raises:
-        NoDefaultImage: the image is what is missing.
-        NoContainers: they do not work, or this agent cannot keep them.
+        NoDefaultImage: only the image is missing.
+        NoContainers: they do not work, or this agent cannot use them.
     """
     try:
         facts = engine.facts()
@@ -241,7 +241,7 @@ def probe_containers(
 
 
 def _own_network(engine: Engine, image: str, data: Path, mark: str) -> tuple[str, str]:
-    """The network of sessions and builds, and why it is none. Raises EngineError."""
+    """Return the network of sessions and builds, and why it is none. Raises EngineError."""
     try:
         reason = own_network(engine, image, data / _NETWORK, f"nsml-build-{mark}-network")
     except NotThere:
@@ -252,7 +252,7 @@ def _own_network(engine: Engine, image: str, data: Path, mark: str) -> tuple[str
 
 
 def _try(place: EnginePlace, machine: Machine, scratch: Path, account: int | None) -> None:
-    """Return when a program ran to its end in a container as sessions get it."""
+    """Return when a program ran to its end in a container like those of sessions."""
     replica_id = ReplicaId.of_no_session()
     folder = ReplicaFolder(scratch / str(replica_id))
     test = f"test -w /app && test -w /nsml && test -w /tmp && test ! -e {folder.spec}"

@@ -41,18 +41,18 @@ if TYPE_CHECKING:
     from nsml.common.clock import Clock, Offload
 
 BEGINS_WITHIN_S = 20.0
-"""How long the shell of a container may take until it reads its first commands, in seconds."""
+"""Time for the shell of a container to read its first commands, in seconds."""
 
 log = structlog.get_logger()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EnginePlace:
-    """Where containers are made: the engine, its API's version, and what they have in common.
+    """The engine for containers, its API's version, and their shared configuration.
 
-    `default_image` is for sessions that name none. `root` is the folder where the engine keeps images.
-    `own_network` is that of sessions and builds where the site names none; `network_reason` says why it
-    is not one in which they are kept apart.
+    `default_image` is for sessions that name none. `root` is the engine's folder of images.
+    `own_network` is that of sessions and builds if the site names none; `network_reason` explains why it
+    does not isolate them.
     """
 
     engine: Engine
@@ -67,7 +67,7 @@ class EnginePlace:
 class DockerDriver(ShimDriver):
     """`RuntimeDriver` over shims that start containers.
 
-    What an earlier agent started in another way it adopts, waits for and stops like its own.
+    Replicas started by an earlier agent in another way are adopted, awaited and stopped like its own.
     """
 
     def __init__(
@@ -94,10 +94,10 @@ class DockerDriver(ShimDriver):
         self._sweeping: asyncio.Task[None] | None = None
 
     async def __aenter__(self) -> Self:
-        """Also remove the containers of this agent that belong to nothing any more."""
+        """Also remove this agent's orphaned containers."""
         await super().__aenter__()
         if left := await self._run_long(self._sweep):
-            # A busy engine refuses it now and then. What is nobody's must not run on until the next start.
+            # A busy engine sometimes refuses. Orphans must not run on until the next start.
             log.warning("containers.not_swept", left=left)
             self._sweeping = asyncio.create_task(
                 self._insist("containers.not_swept", self._sweep), name="containers.sweep"
@@ -117,7 +117,7 @@ class DockerDriver(ShimDriver):
         refuse_unsound(spec)
         if not self._image(spec):
             raise StartRefused("the session names no image, and this node has no default_image")
-        # kept for `_content`, which follows: each call of a busy engine is a wait
+        # cached for `_content`, called next: a busy engine is slow
         self._images[spec.replica_id] = await self._run_long(lambda: self._stored_image(spec))
 
     def _content(self, spec: ReplicaSpec, folder: ReplicaFolder) -> Mapping[str, Any]:
@@ -133,7 +133,7 @@ class DockerDriver(ShimDriver):
         await super()._clear(replica_id, folder)
         claim = read_claim(folder)
         if claim is not None and claim.boot_id != self._boot_id:
-            return  # whatever the engine still has of it has not run since the machine restarted
+            return  # its container has not run since the machine restarted
         name = container_name(replica_id, self._place.container.mark)
         engine = self._place.engine
         await self._insist(
@@ -141,7 +141,7 @@ class DockerDriver(ShimDriver):
         )
 
     def _is_enclosed(self, group: Group | None) -> bool:  # noqa: ARG002 - all of them are
-        """A container's processes end with its first."""
+        """True: a container's processes end with its first."""
         return True
 
     async def remove(self, replica_id: ReplicaId) -> None:
@@ -150,7 +150,7 @@ class DockerDriver(ShimDriver):
         await self._remove_container(replica_id)
 
     async def _remove_container(self, replica_id: ReplicaId) -> None:
-        """Delete what is left of a container without processes; `_sweep` gets what stays."""
+        """Delete a container without processes; `_sweep` handles failures."""
         name = container_name(replica_id, self._place.container.mark)
         try:
             await self._run_long(lambda: remove_container(self._place.engine, name))
@@ -174,7 +174,7 @@ class DockerDriver(ShimDriver):
             raise StartRefused(str(error)) from error
 
     def _sweep(self) -> list[str]:
-        """Remove the containers that belong to nothing; those that are left, and why."""
+        """Remove orphaned containers; return those that failed, and why."""
         left = []
         try:
             every = containers_of(self._place.engine, self._place.container.mark)
@@ -193,7 +193,7 @@ class DockerDriver(ShimDriver):
         return left
 
     def _is_wanted(self, folder: ReplicaFolder) -> bool:
-        """Whether its shim lives, or its end has still to be settled."""
+        """Whether its shim lives, or its end has yet to be settled."""
         claim = read_claim(folder)
         if claim is None:
             return False
@@ -201,7 +201,7 @@ class DockerDriver(ShimDriver):
 
 
 def _unended(engine: Engine, name: str) -> list[str]:
-    """End the container; where that is not sure, why."""
+    """End the container; return the failure, if any."""
     try:
         end_container(engine, name)
     except EngineError as error:
@@ -216,9 +216,9 @@ def container_content(
     place: EnginePlace,
     image: StoredImage,
 ) -> dict[str, Any]:
-    """The content of `spec.json` for a container; also makes the folders of its image's volumes.
+    """Return the content of `spec.json` for a container; also creates the folders of its image's volumes.
 
-    Raises EngineRefused for an image with which no program could run.
+    Raises EngineRefused for an image that can run no program.
     """
     config = container_config(spec, folder, place.container, image=image)
     uid, gid = map(int, config["User"].split(":"))

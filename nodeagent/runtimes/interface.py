@@ -1,14 +1,14 @@
-"""What the agent asks of a runtime: start, stop, find again and remember the end of replicas.
+"""The agent's interface to a runtime: start, stop, find again and remember the end of replicas.
 
 Errors, all subclasses of `RuntimeDriverError`:
 
 ```
 RuntimeDriverError
     StartRefused       the spec cannot be run here; nothing was left behind
-        ImageGone      it could be, with its image, which was here a moment ago
-        EngineGone     it could be, with the container engine, which does not answer
+        ImageGone      its image was removed since its preparation
+        EngineGone     the container engine does not answer
     ReplicaNotFound    no such replica on this machine
-    ReplicaRunning     it runs, and what was asked needs it gone
+    ReplicaRunning     the call requires an ended replica
 ```
 """
 
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 
 class Isolation(enum.StrEnum):
-    """How far a session is kept from the machine and from other sessions."""
+    """How a session is isolated from the machine and from other sessions."""
 
     CONTAINER = "container"
     """An engine's container."""
@@ -36,7 +36,7 @@ class Isolation(enum.StrEnum):
     USER = "user"
     """An agent with root runs each user under a uid of its own."""
     NONE = "none"
-    """The agent's own rights and view of the machine; `NSML_DATASET_PATH` holds host paths."""
+    """The agent's own rights and view of the machine; `NSML_DATASET_PATH` has host paths."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -54,7 +54,7 @@ class Mount:
 class DeviceGrant:
     """One device that the replica may use.
 
-    `minor` numbers its node `/dev/nvidia<minor>`, `nodes` are what else of /dev it needs (of a MIG
+    `minor` numbers its node `/dev/nvidia<minor>`, `nodes` are its other paths in /dev (for a MIG
     instance: its capabilities).
     """
 
@@ -67,7 +67,7 @@ class DeviceGrant:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PythonEnvironment:
-    """The interpreter that user code gets: a virtual environment and the prefix it stands on."""
+    """The interpreter for user code: a virtual environment and its base prefix."""
 
     folder: Path
     base_prefix: Path
@@ -77,32 +77,32 @@ class PythonEnvironment:
 class ReplicaSpec:
     """All that a runtime needs to start one replica.
 
-    `env` is what the session is given beside what the runtime itself sets (paths, devices, rank):
-    where both set a name, the runtime's value stands, except that `PYTHONPATH` and `PATH` are
+    `env` has the session's variables beside those of the runtime (paths, devices, rank):
+    the runtime's values take precedence, except that `PYTHONPATH` and `PATH` are
     joined. `cwd` and mount targets are paths as user code sees them; `/app` is the replica's `app/`,
-    which the caller filled. `image` is what a container is made of; other levels do not look at it. `image_name`
-    is what people know it by, and `names` are its files with names of users and groups, by path: in its
-    container the session's own names stand beside those.
+    filled by the caller. `image` is that of a container, unused at other levels. `image_name`
+    is its name for people, and `names` are its files with names of users and groups, by path: in its
+    container the session's user is added to them.
     `secrets` are variables, too, in none of `env`: their values reach the program's environment, and
-    nothing that outlives the start holds them. With `listener_variables` its shim holds a TCP listener on the loopback
-    address of the program's network, and these variables hold its URL.
+    are kept nowhere after the start. With `listener_variables` its shim holds a TCP listener on the loopback
+    address of the program's network, and these variables contain its URL.
 
-    Limits hold for all processes of the replica together, the shim's own aside: `memory_bytes`
-    counts what it has in /dev/shm, too (of `shm_bytes`); `process_count` counts threads;
-    `disk_bytes` is what `app/`, `tmp/`, `run/`, an image's volumes and `output` hold at one time. None: no limit. A
-    runtime keeps each one, or refuses the start.
+    Limits hold for all processes of the replica together, without the shim: `memory_bytes`
+    includes /dev/shm (of `shm_bytes`); `process_count` counts threads;
+    `disk_bytes` is the most in `app/`, `tmp/`, `run/`, an image's volumes and `output` together. None: no limit. A
+    runtime enforces each one, or refuses the start.
 
-    `gang` is the network that the replica shares: that of its gang, or the machine's where the session asked for
-    that. None: what the runtime gives it, one of its own where it can.
+    `gang` is a shared network: that of its gang, or the machine's at the session's
+    request. None: the runtime's default, one of its own if possible.
 
-    `uid` and `gid`, set together, are whom the program runs as on the machine, and whom its folders
-    and log are given to; None: the agent's own user. `groups` are further groups, for what it may read.
+    `uid` and `gid`, set together, are the program's user on the machine, and the owner of its folders
+    and log; None: the agent's own user. `groups` are supplementary groups, for its read rights.
 
-    `warning_s` before its time limit a program that can save is told so; with `leaves_at_limit` it may
-    leave then, since it will go on in another attempt.
+    `warning_s` before its time limit a program that can save gets a notice; with `leaves_at_limit` it may
+    exit then, since it resumes in another attempt.
 
-    `device_share` is how much of each of its devices is the replica's; MPS at `mps_pipes`, a further
-    mount, keeps it to that. None: it is told only.
+    `device_share` is the replica's share of each of its devices; MPS at `mps_pipes`, a further
+    mount, enforces it. None: it is not enforced.
     """
 
     replica_id: ReplicaId
@@ -138,7 +138,7 @@ class ReplicaSpec:
 
 
 class ExitWhy(enum.StrEnum):
-    """What ended a replica."""
+    """Reason of a replica's end."""
 
     EXITED = "EXITED"
     """The program ended by itself, with a code or a signal."""
@@ -149,13 +149,13 @@ class ExitWhy(enum.StrEnum):
     LOST_AFTER = "LOST_AFTER"
     """The node had no contact with the control plane for `lost_after_s`."""
     START_FAILED = "START_FAILED"
-    """The program could not be started; `message` says why, the code is 127."""
+    """The program could not be started; `message` gives the reason, the code is 127."""
     OUT_OF_MEMORY = "OUT_OF_MEMORY"
-    """It used all the memory that it was given; `message` says how much."""
+    """It used all of its memory; `message` gives the amount."""
     LIMIT_EXCEEDED = "LIMIT_EXCEEDED"
-    """It used more than it was given of disk or processes; `message` says of what."""
+    """It exceeded its limit of disk or processes; `message` names it."""
     ENGINE_AWAY = "ENGINE_AWAY"
-    """The container engine did not answer when the program was to be started; nothing of it ran."""
+    """The container engine did not answer at the start; no program ran."""
     ENGINE_LOST = "ENGINE_LOST"
     """The container engine was restarted or ended, and the program with it."""
     SHIM_LOST = "SHIM_LOST"
@@ -164,12 +164,12 @@ class ExitWhy(enum.StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ExitRecord:
-    """How a replica ended. Times are Unix seconds; `duration_s` is by a clock that nobody sets, but of a boot before this.
+    """How a replica ended. Times are Unix seconds; `duration_s` is monotonic, except after a reboot.
 
     Exactly one of `exit_code` and `signal` is set when the program ended; both are None when it
     never ran or nobody saw its end. `output_bytes` is the length of the finished log.
-    `memory_peak_bytes` is the most that its processes used at one time, 0 where nobody measured it;
-    `max_rss_bytes` is that of the largest single process; of a container, where only the whole is seen,
+    `memory_peak_bytes` is the peak of all its processes, 0 if not measured;
+    `max_rss_bytes` is that of the largest single process; for a container, measured as a whole,
     it is the same.
     """
 
@@ -188,12 +188,12 @@ class ExitRecord:
 
 
 class ReplicaState(enum.StrEnum):
-    """What a runtime knows about a replica that has a folder."""
+    """State of a replica with a folder."""
 
     PREPARED = "PREPARED"
-    """A folder without a process: the agent died before it could start one. `start` goes on."""
+    """A folder without a process: the agent died before it could start one. `start` continues."""
     RUNNING = "RUNNING"
-    """Processes of it are there, or may be: without a `pid` its shim is gone, and what it left cannot
+    """Processes of it exist, or may: without a `pid` its shim is gone, and its remaining processes cannot
     be killed yet."""
     EXITED = "EXITED"
     """It has an exit record, and no process of it is left."""
@@ -201,9 +201,9 @@ class ReplicaState(enum.StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReplicaFacts:
-    """One line of `RuntimeDriver.list`; `exit` is set exactly when the state is EXITED.
+    """One item of `RuntimeDriver.list`; `exit` is set only in state EXITED.
 
-    `started_at` is set when it is RUNNING, in Unix seconds.
+    `started_at` is set in state RUNNING, in Unix seconds.
     """
 
     replica_id: ReplicaId
@@ -215,7 +215,7 @@ class ReplicaFacts:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReplicaHandle:
-    """A replica that was started, now or before (`adopted`)."""
+    """A replica started now, or before (`adopted`)."""
 
     replica_id: ReplicaId
     folder: ReplicaFolder
@@ -223,7 +223,7 @@ class ReplicaHandle:
 
 
 class RuntimeDriverError(Exception):
-    """A runtime could not do what was asked."""
+    """A runtime could not carry out a call."""
 
 
 class StartRefused(RuntimeDriverError):
@@ -231,15 +231,15 @@ class StartRefused(RuntimeDriverError):
 
 
 class NodeRefused(StartRefused):
-    """This machine does not give, any more, what the session was placed here for: another one may."""
+    """This machine no longer has what the session was placed here for: another one may."""
 
 
 class ImageGone(StartRefused):
-    """The image that was prepared is not on this machine any more: it can be prepared again."""
+    """The prepared image is no longer on this machine: it can be prepared again."""
 
 
 class EngineGone(StartRefused):
-    """The container engine does not answer: whatever is to be started, it is the node's fault."""
+    """The container engine does not answer: the node is at fault, not the session."""
 
 
 class ReplicaNotFound(RuntimeDriverError):
@@ -254,7 +254,7 @@ class RuntimeDriver(Protocol):
     """Runs replicas on this machine, each in its own folder, and never loses an exit code.
 
     Identity is the replica id. Everything survives the driver: a new one over the same folders
-    finds what the last one started (`list`), can wait for it and stop it. Methods may be called
+    finds replicas started by the last one (`list`), can wait for and stop them. Methods may be called
     concurrently, also for one replica. `async with driver:` opens and closes it; closing leaves
     the replicas running.
     """
@@ -264,13 +264,13 @@ class RuntimeDriver(Protocol):
         ...
 
     async def __aexit__(self, *_exception: object) -> None:
-        """Let go of all replicas without stopping them."""
+        """Release all replicas without stopping them."""
         ...
 
     async def start(self, spec: ReplicaSpec) -> ReplicaHandle:
-        """Start the replica, or adopt it when it was started before, whatever `spec` says then.
+        """Start the replica, or adopt it if it was started before, ignoring `spec` then.
 
-        Returns when a process that will write the exit record exists. A program that cannot be
+        Returns once a process exists that will write the exit record. A program that cannot be
         executed is not an error of this call: its exit record says START_FAILED. Raises
         StartRefused.
         """
@@ -281,8 +281,8 @@ class RuntimeDriver(Protocol):
     ) -> None:
         """Order the end: SIGTERM, and SIGKILL to every process after `grace_s`; does not wait.
 
-        A program that can save is told so first, and gets SIGTERM `notice_s` later if it has not left.
-        A later order can shorten both, never lengthen them. Nothing happens to a replica that
+        A program that can save gets a notice first, and SIGTERM `notice_s` later if it has not exited.
+        A later order can shorten both, never lengthen them. No effect on a replica that
         has ended. Raises ReplicaNotFound.
         """
         ...
@@ -294,12 +294,12 @@ class RuntimeDriver(Protocol):
     async def list(self) -> Sequence[ReplicaFacts]:
         """Every replica with a folder on this machine, in order of id.
 
-        One whose processes cannot be killed makes nobody wait for long: it is RUNNING.
+        One with unkillable processes delays nobody for long: it is RUNNING.
         """
         ...
 
     async def wait(self, replica_id: ReplicaId) -> ExitRecord:
-        """Return once the replica has ended and all its processes are gone.
+        """Return once the replica has ended with all its processes.
 
         Can be called at any time, by any number of callers, also after the end. Raises
         ReplicaNotFound for a replica that was never started.

@@ -1,4 +1,4 @@
-"""Which isolation levels work on this machine: tried for real, once, when the agent starts."""
+"""Tests which isolation levels work on this machine: by trials, once, at the agent's start."""
 
 from __future__ import annotations
 
@@ -38,11 +38,11 @@ _RUNS_PYTHON = " && exec {python} -I -S -c pass"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class IsolationFacts:
-    """What was found: the strongest level, all that work, and why a stronger one does not.
+    """Results: the strongest level, all working ones, and why a stronger one fails.
 
     `with_accounts` are the levels at which programs can run as users of their own. `user_reason` is
-    why `user` is not among them, where it was tried: of use only where no stronger level is.
-    `unmet` is what the administrator set and this machine does not do.
+    why `user` failed, if it was tried: relevant only without a stronger level.
+    `unmet` is a setting that this machine does not support.
     """
 
     level: Isolation
@@ -60,8 +60,8 @@ def probe_isolation(
     """Run programs at each level to see what the kernel permits; blocks for about a second at most.
 
     `scratch` is a folder of the agent for the trials' replica folders. `trial_id` is the uid and gid
-    to try with, where the agent is root: without one every program runs as the agent's own user.
-    `python` is the prefix of the interpreter that sessions get, which others must be able to run.
+    to try with, if the agent is root: without one every program runs as the agent's own user.
+    `python` is the prefix of the sessions' interpreter, which others must be able to run.
     Without a pid namespace (nested containers that hide parts of /proc) `namespace` still holds: see
     the README.
     """
@@ -103,7 +103,7 @@ def probe_isolation(
 
 
 def strongest(found: IsolationFacts) -> Isolation:
-    """The strongest level that works without an engine, whichever was chosen."""
+    """Return the strongest level that works without an engine, whatever was chosen."""
     return _strongest(found.with_accounts or found.levels)
 
 
@@ -112,10 +112,10 @@ def _strongest(levels: Collection[Isolation]) -> Isolation:
 
 
 def with_containers(found: IsolationFacts, *, trial_id: int | None) -> IsolationFacts:
-    """The same machine with an engine's containers, the strongest level of all.
+    """Return the results plus an engine's containers, the strongest level of all.
 
-    `trial_id` as for `probe_containers`: who it was tried as says whether users have ids of their own
-    in them, which needs none of what the other levels do.
+    `trial_id` as for `probe_containers`: if set, users have ids of their own in containers,
+    independent of the other levels.
     """
     levels = frozenset({Isolation.CONTAINER})
     return replace(
@@ -130,8 +130,8 @@ def with_containers(found: IsolationFacts, *, trial_id: int | None) -> Isolation
 def _tried_as_user(
     scratch: Path, machine: Machine, account: int, python: Path | None
 ) -> str | None:
-    """As `_tried`, at level `user`: where programs see the machine's files, the way there matters."""
-    data = scratch.parent  # itself the agent's to open
+    """As `_tried`, at level `user`: programs see the machine's files, so folders above must be passable."""
+    data = scratch.parent  # the agent's own to open
     for place, way in ((data, data.parent), (python, python)):
         wall = way and barrier(way)
         if wall:
@@ -142,7 +142,7 @@ def _tried_as_user(
 
 @contextmanager
 def _passable(*folders: Path) -> Iterator[None]:
-    """Let others pass the folders, which hold nothing that others may read, for a while."""
+    """Make the folders passable for others for a while; they have no files that others may read."""
     modes = []
     try:
         for folder in folders:
@@ -158,10 +158,10 @@ def _passable(*folders: Path) -> Iterator[None]:
 def _tried(
     scratch: Path, machine: Machine, level: Isolation, account: int | None, python: Path | None
 ) -> str | None:
-    """None when a program ran to its end at that level, else what went wrong.
+    """Return None if a program ran to its end at that level, else the failure.
 
-    Also what it left must be the agent's to read and to remove, which takes rights of its own where
-    it is another user's.
+    Its files must also be readable and removable for the agent, which takes rights of its own for
+    another user's.
     """
     replica_id = ReplicaId.of_no_session()
     folder = ReplicaFolder(scratch / str(replica_id))

@@ -1,4 +1,4 @@
-"""From a `ReplicaSpec` to what the shim executes: environment, working folder, plan of the root."""
+"""Converts a `ReplicaSpec` to the shim's input: environment, working folder, plan of the root."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ _ETC = [
     "timezone",
     "vulkan",
 ]
-"""What libraries read in /etc. Not the folder itself: an agent that is root could read all of it."""
+"""Files of /etc that libraries read. Not the folder itself: an agent that is root could read all of it."""
 _GROUPS = "/sys/fs/cgroup"
 _HIDDEN = (
     "/sys/fs/bpf",
@@ -71,9 +71,9 @@ _HIDDEN = (
     "/sys/kernel/tracing",
     "/sys/devices/virtual/powercap",
 )
-"""Parts of /sys that tell of other sessions, or that engines hide too."""
+"""Parts of /sys that reveal other sessions, or that engines hide too."""
 _INTERFACES = ("/sys/class/net", "/sys/devices/virtual/net")
-"""Parts of /sys that tell of the machine's interfaces, and how much went through those of other sessions."""
+"""Parts of /sys that reveal the machine's interfaces, and the traffic of other sessions."""
 _EMPTY = "mode=555,size=16k"
 _DEVICE_NODES = ("null", "zero", "full", "random", "urandom", "tty")
 _NVIDIA_NODES = ("nvidiactl", "nvidia-uvm", "nvidia-uvm-tools", "nvidia-modeset")
@@ -84,7 +84,7 @@ _PASSED_ON = ("LANG", "LC_ALL", "TZ")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Layout:
-    """Where user code finds its folders: paths inside its root, or the host's own without one."""
+    """User code's paths of its folders: inside its root, or the host's own without one."""
 
     app: str
     run: str
@@ -94,7 +94,7 @@ class Layout:
 
 
 def layout_of(spec: ReplicaSpec, folder: ReplicaFolder) -> Layout:
-    """The paths as the replica of `spec` sees them."""
+    """Return the paths as seen by the replica of `spec`."""
     data = [mount for mount in spec.mounts if mount.target.startswith(DATA)]
     if spec.isolation in _WITH_OWN_ROOT:
         return Layout(
@@ -114,14 +114,14 @@ def layout_of(spec: ReplicaSpec, folder: ReplicaFolder) -> Layout:
 
 
 def hosts_environment() -> dict[str, str]:
-    """What programs on the host's root find: nothing of the agent's own but its locale."""
+    """Return variables for programs on the host's root: only the locale comes from the agent."""
     return {"PATH": _PATH} | {name: os.environ[name] for name in _PASSED_ON if name in os.environ}
 
 
 def whole_environment(
     spec: ReplicaSpec, layout: Layout, found: Mapping[str, str]
 ) -> dict[str, str]:
-    """All environment variables of the program; `found` is what its root has of its own."""
+    """Return all environment variables of the program; `found` has those of its root."""
     replica = spec.replica_id
     env = {**found, **spec.env}
     path = [env.get("PATH", _PATH)]
@@ -139,7 +139,7 @@ def whole_environment(
             "PYTHONUNBUFFERED": "1",
             "HOME": layout.tmp,
             "TMPDIR": layout.tmp,
-            # libraries ask for a name, and the outside uid need not have one
+            # libraries look up a name, and the outside uid may have none
             "USER": env.get("USER", "nsml"),
             "LOGNAME": env.get("LOGNAME", "nsml"),
             "NSML_RUN_DIR": layout.run,
@@ -150,8 +150,8 @@ def whole_environment(
             "NSML_DATASET_PATH": os.pathsep.join(layout.data),
             "NSML_ISOLATION": spec.isolation.value,
             "CUDA_VISIBLE_DEVICES": ",".join(device.uuid for device in spec.devices),
-            # A container runtime gives out what this names: no device of an image's own choice, and
-            # none that is only simulated.
+            # A container runtime grants the devices named here: none of an image's own choice, and
+            # no simulated ones.
             "NVIDIA_VISIBLE_DEVICES": ",".join(real) or "void",
             **share_variables(spec),
         }
@@ -165,9 +165,9 @@ def whole_environment(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Machine:
-    """What every start on this machine has in common.
+    """Shared by all starts on this machine.
 
-    `open_files` is the soft limit of descriptors that programs begin with; `system` is the plan's
+    `open_files` is the soft limit of descriptors of new programs; `system` is the plan's
     fixed part.
     """
 
@@ -179,7 +179,7 @@ class Machine:
 
 
 def this_machine(*, with_pid: bool) -> Machine:
-    """Read what starts need to know of the machine, once."""
+    """Read the machine's facts for starts, once."""
     boot_id = Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
     open_files, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
     return Machine(
@@ -188,10 +188,10 @@ def this_machine(*, with_pid: bool) -> Machine:
 
 
 def has_own_network(spec: ReplicaSpec) -> bool:
-    """Whether a program has a network of its own where the machine can give it one.
+    """Whether a program has a network of its own if the machine supports it.
 
-    A gang has the machine's, as its replicas are reached at their node and collectives need its speed, and so has a
-    session that asked for it.
+    A gang uses the machine's, as its replicas meet at their nodes and collectives need its speed, and so does a
+    session at its request.
     """
     return spec.isolation is Isolation.NAMESPACE and spec.gang is None
 
@@ -204,10 +204,10 @@ def shim_spec(
     network_files: Mapping[str, Path] | None = None,
     names: Mapping[str, Path] | None = None,
 ) -> dict[str, Any]:
-    """The content of `spec.json` for a program that the shim forks.
+    """Return the content of `spec.json` for a program that the shim forks.
 
-    `network_files` take the place of files in /etc where it has a network of its own; None: it has the
-    machine's. `names` take that of /etc/passwd and /etc/group.
+    `network_files` replace files in /etc if it has a network of its own; None: it has the
+    machine's. `names` replace /etc/passwd and /etc/group.
     """
     layout = layout_of(spec, folder)
     namespace = None
@@ -231,7 +231,7 @@ def shim_spec(
 
 
 def limits_of(spec: ReplicaSpec, machine: Machine) -> dict[str, Any]:
-    """What every shim is told, whatever it runs: whose it is, and the limits that it keeps itself."""
+    """Return what every shim gets, whatever its program: its identity, and the limits that it enforces itself."""
     return {
         **({LISTENER: {"variables": names}} if (names := list(spec.listener_variables)) else {}),
         "version": 1,
@@ -247,7 +247,7 @@ def limits_of(spec: ReplicaSpec, machine: Machine) -> dict[str, Any]:
 
 
 def account_of(spec: ReplicaSpec) -> Account | None:
-    """Whom the program of `spec` runs as; None: the agent's own user."""
+    """Return the account of the program of `spec`; None: the agent's own user."""
     if spec.uid is None or spec.gid is None:
         return None
     return {"uid": spec.uid, "gid": spec.gid, "groups": list(spec.groups)}
@@ -260,7 +260,7 @@ def root_plan(
     network_files: Mapping[str, Path] | None = None,
     names: Mapping[str, Path] | None = None,
 ) -> list[MountEntry]:
-    """What the root of the replica holds, in the order in which it is built."""
+    """Return the entries of the replica's root, in the order of construction."""
     own_files = {**(network_files or {}), **(names or {})}
     plan = [entry for entry in machine.system if entry["target"] not in own_files]
     plan += [_bind(str(source), target) for target, source in own_files.items()]
@@ -272,7 +272,7 @@ def root_plan(
         _entry("symlink", "/tmp", "/var/tmp"),  # noqa: S108
         _bind(str(folder.app), APP, write=True),
         _bind(str(folder.run), RUN, write=True),
-        # After /tmp: a data folder below it would be hidden by it.
+        # After /tmp: that would hide a data folder below it.
         *_python_entries(spec),
     ]
     if spec.sdk_folder:
@@ -282,17 +282,17 @@ def root_plan(
 
 
 def writable_entry(folder: Path, target: Path) -> MountEntry:
-    """A further entry of a plan: a folder of the replica that it also has, to write in, at `target`."""
+    """Return a further entry of a plan: a writable folder of the replica at `target`."""
     return _entry("bind", str(folder), str(target), write=True)
 
 
 def shown_entry(folder: Path, target: str) -> MountEntry:
-    """A further entry of a plan: a folder of the machine that it can read at `target`."""
+    """Return a further entry of a plan: a read-only folder of the machine at `target`."""
     return _entry("bind", str(folder), target)
 
 
 def all_mounts(spec: ReplicaSpec) -> list[Mount]:
-    """What a root of its own shows of the host beside the system and the replica's folder."""
+    """Return the host's mounts in a root of its own, beside the system and the replica's folder."""
     return [*spec.mounts, *([spec.mps_pipes] if spec.mps_pipes else [])]
 
 
@@ -313,10 +313,10 @@ def _system_entries() -> list[MountEntry]:
 def _kernel_entries(
     spec: ReplicaSpec, limits: LimitFacts, *, has_own_network: bool
 ) -> list[MountEntry]:
-    """/sys, without what it says of other sessions and of the machine's insides."""
+    """Return /sys, without parts about other sessions and the machine's internals."""
     hidden = [*_HIDDEN, *(_INTERFACES if has_own_network else ())]
     hidden = [path for path in hidden if os.path.isdir(path)]  # noqa: PTH112 - at each start
-    # one empty folder for all: each file system of its own would cost as much as several mounts
+    # one empty folder for all: a file system for each would cost as much as several mounts
     entries = [_bind("/sys", "/sys")]
     entries += [_entry("tmpfs", _EMPTY, path) for path in hidden[:1]]
     entries += [_entry("same", hidden[0], path) for path in hidden[1:]]
@@ -329,9 +329,9 @@ def _kernel_entries(
 
 
 def _proc_entry(spec: ReplicaSpec, machine: Machine) -> MountEntry:
-    """/proc, where programs may write to files of their own processes.
+    """Return /proc, with writable files of own processes.
 
-    Not without an account where these are root's, as the kernel's are, or, in the machine's pid namespace, the agent's.
+    Not without an account if these are root's, like the kernel's, or, in the machine's pid namespace, the agent's.
     """
     has_account = account_of(spec) is not None
     write = has_account or (machine.with_pid and os.geteuid() != 0)
@@ -339,7 +339,7 @@ def _proc_entry(spec: ReplicaSpec, machine: Machine) -> MountEntry:
 
 
 def _python_entries(spec: ReplicaSpec) -> list[MountEntry]:
-    """The environment and its interpreter at their own paths, unless /usr has them."""
+    """Return the environment and its interpreter at their own paths, unless in /usr."""
     if spec.python is None:
         return []
     folders = {str(spec.python.base_prefix): None, str(spec.python.folder): None}
@@ -374,7 +374,7 @@ def _device_entries(spec: ReplicaSpec) -> list[MountEntry]:
 
 
 def _device_files(place: Path) -> list[Path]:
-    """A node of /dev, or those in a folder of it; none where the machine lacks it."""
+    """Return a node of /dev, or those in a folder of it; none if missing."""
     if place.is_dir():
         return sorted(path for path in place.rglob("*") if not path.is_dir())
     return [place] if place.exists() else []

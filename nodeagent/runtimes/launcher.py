@@ -1,8 +1,8 @@
-"""Starting shims: by the zygote where it answers, directly where it does not.
+"""Starts shims: by the zygote or, if it does not answer, directly.
 
 Nothing here forks the agent itself: it runs gRPC's threads. Both ways end in `shim.run` in a session
-of its own, with an empty environment and without any descriptor of the agent but, as standard input,
-what the program is given in secret: memory without a name, which no disk ever holds.
+of its own, with an empty environment and without any descriptor of the agent except, as standard input,
+the program's secrets: in anonymous memory, never on a disk.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from nsml.common.clock import Offload
 
 _ROOT = str(Path(__file__).resolve().parents[2])
-# appended, so that nothing beside our packages can stand before the standard library
+# appended, so that nothing beside our packages can shadow the standard library
 _BOOT = "import sys; sys.path.append(sys.argv[1]); from nodeagent.shim.{} import main; main()"
 _ZYGOTE_ANSWERS_WITHIN_S = 10.0
 
@@ -34,7 +34,7 @@ log = structlog.get_logger()
 
 
 def shim_command(module: str, *arguments: str) -> list[str]:
-    """The command line of a module of `nodeagent.shim`, such as `zygote`, on a bare interpreter.
+    """Return the command line of a module of `nodeagent.shim`, such as `zygote`, on a bare interpreter.
 
     Through an import and not as a script, because only imports are compiled once.
     """
@@ -48,7 +48,7 @@ class StartedShim:
     pid: int
     pidfd: int
     child: subprocess.Popen[bytes] | None = None
-    """Set when the shim is a child of this process and has to be reaped by it."""
+    """Set if the shim is a child of this process, which must reap it."""
 
 
 class Launcher:
@@ -66,7 +66,7 @@ class Launcher:
             self._zygote = await self._run(_Zygote)
 
     async def close(self) -> None:
-        """End the zygote; its shims live on."""
+        """End the zygote; its shims continue."""
         if self._zygote:
             await self._run(self._zygote.close)
             self._zygote = None
@@ -76,7 +76,7 @@ class Launcher:
     ) -> StartedShim:
         """Start a shim on `folder` with `secrets` on its standard input. Raises OSError.
 
-        `network` is a descriptor of the network namespace of its program; None: the machine's.
+        `network` is a descriptor of its program's network namespace; None: the machine's.
         """
         async with self._turn:
             if self._with_zygote:
@@ -102,19 +102,19 @@ def start_directly(
 
 
 def start_node_visitor(node: str, end: int) -> subprocess.Popen[bytes]:
-    """Start a visitor of the node itself, which is to be reaped, with the descriptor `end`. Raises OSError."""
+    """Start a visitor of the node itself, which the caller reaps, with the descriptor `end`. Raises OSError."""
     command = shim_command("node_visitor", node, str(end))
     return _spawn(command, stdin=subprocess.DEVNULL, pass_fds=(end,))
 
 
 def start_ssh_zygote(path: str, end: int) -> subprocess.Popen[bytes]:
-    """Start what forks ssh servers, which is to be reaped, with the descriptor `end`. Raises OSError."""
+    """Start the zygote of ssh servers, which the caller reaps, with the descriptor `end`. Raises OSError."""
     command = shim_command("ssh_zygote", path, str(end))
     return _spawn(command, stdin=subprocess.DEVNULL, pass_fds=(end,))
 
 
 def reap_at_end(child: subprocess.Popen[bytes]) -> None:
-    """Once it has ended, without asyncio's own way, which kills what still runs when its loop is closed."""
+    """Reap it when it has ended, without asyncio, which kills running children when its loop is closed."""
     loop, pidfd = asyncio.get_running_loop(), os.pidfd_open(child.pid)
 
     def reap() -> None:
@@ -127,7 +127,7 @@ def reap_at_end(child: subprocess.Popen[bytes]) -> None:
 
 @contextlib.contextmanager
 def _in_memory(content: bytes) -> Iterator[int]:
-    """A descriptor from which whoever has it can read `content`. Raises OSError."""
+    """Yield a descriptor for reading `content`. Raises OSError."""
     descriptor = os.memfd_create("nsml-secrets")
     try:
         with os.fdopen(os.dup(descriptor), "wb") as file:
@@ -152,7 +152,7 @@ class _Zygote:
     async def start(
         self, folder: ReplicaFolder, secrets: bytes, network: int | None
     ) -> StartedShim:
-        """One request and its answer. Raises OSError, EOFError when the zygote is gone."""
+        """Send one request, and return its answer. Raises OSError, EOFError when the zygote is gone."""
         passed = () if network is None else (network,)
         with _in_memory(secrets) as given:
             socket.send_fds(self._socket, [os.fsencode(folder.path)], [given, *passed])
@@ -160,7 +160,7 @@ class _Zygote:
             async with asyncio.timeout(_ZYGOTE_ANSWERS_WITHIN_S):
                 await _readable(self._socket)
         except BaseException:
-            self._socket.close()  # the next to ask would take this answer for its own
+            self._socket.close()  # the next request would read this answer
             raise
         message, descriptors, _, _ = socket.recv_fds(self._socket, 4096, 1)
         kind, _, text = message.decode(errors="replace").partition(" ")
@@ -196,7 +196,7 @@ def _spawn(
 
 
 async def _readable(end: socket.socket) -> None:
-    """Return when `end` can be read."""
+    """Return when `end` is readable."""
     ready = asyncio.Event()
     loop = asyncio.get_running_loop()
     loop.add_reader(end, ready.set)

@@ -1,4 +1,4 @@
-"""How this machine keeps the limits of its replicas: found out once, and what each start needs of it."""
+"""How this machine enforces limits of replicas: tested once, with the facts that each start needs."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _MOST_FLOOR_BYTES = 2 << 30
 
 
 class Keeping(enum.StrEnum):
-    """How a limit is kept; see nsml.v1.Keeping."""
+    """How a limit is enforced; see nsml.v1.Keeping."""
 
     NONE = "none"
     WATCHED = "watched"
@@ -34,10 +34,10 @@ class Keeping(enum.StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LimitFacts:
-    """What was found: where replicas get control groups (None: nowhere), and why not or not all.
+    """Results: the base of replicas' control groups (None: none), and why there is none or not for all controllers.
 
-    `disk_floor_bytes` is the room that replicas leave free on the disk of the data folder. `places` are
-    the folders of groups that agents of this data folder may have made, at whatever level of isolation.
+    `disk_floor_bytes` is the space that replicas leave free on the disk of the data folder. `places` are
+    possible folders of groups of this data folder's agents, at any level of isolation.
     """
 
     groups: Base | None = None
@@ -46,7 +46,7 @@ class LimitFacts:
     disk_floor_bytes: int = 0
 
     def keeping(self, controller: str) -> Keeping:
-        """How the limit of a controller is kept. What no group keeps, shims watch."""
+        """Return how the limit of a controller is enforced. Shims watch those without a group."""
         if self.groups is not None and controller in self.groups["folders"]:
             return Keeping.GROUP
         return Keeping.WATCHED
@@ -55,10 +55,10 @@ class LimitFacts:
 def probe_limits(
     data: Path, *, disk_floor_bytes: int | None, with_groups: bool, unit: str = ""
 ) -> LimitFacts:
-    """Try for real what works for the agent of the data folder; blocks for some milliseconds.
+    """Test what works for the agent of the data folder; blocks for some milliseconds.
 
-    `disk_floor_bytes` None: a share of the disk. Without `with_groups` nothing is tried. `unit` is that
-    of systemd in whose control group they are to be made, where it runs.
+    `disk_floor_bytes` None: a share of the disk. Without `with_groups` nothing is tried. `unit` is the
+    systemd unit for the groups, if it runs.
     """
     floor = disk_floor_bytes
     if floor is None:
@@ -72,7 +72,7 @@ def probe_limits(
 
 
 def shim_limits(spec: ReplicaSpec, facts: LimitFacts) -> dict[str, Any]:
-    """The parts `group` and `watch` of `spec.json` for a program that the shim forks."""
+    """Return the parts `group` and `watch` of `spec.json` for a program that the shim forks."""
     by_group = {MEMORY: spec.memory_bytes, CPU: spec.cpus, PIDS: spec.process_count}
     watched: dict[str, Any] = dict.fromkeys(by_group)
     for controller, limit in list(by_group.items()):
@@ -97,7 +97,7 @@ def shim_limits(spec: ReplicaSpec, facts: LimitFacts) -> dict[str, Any]:
 
 
 def disk_watch(spec: ReplicaSpec, facts: LimitFacts) -> Watched:
-    """The part `watch` of `spec.json` where an engine keeps all but the disk."""
+    """Return the part `watch` of `spec.json` if an engine enforces all but the disk."""
     return {
         "memory_bytes": None,
         "cpus": None,
@@ -108,17 +108,17 @@ def disk_watch(spec: ReplicaSpec, facts: LimitFacts) -> Watched:
 
 
 def group_of(content: Mapping[str, Any]) -> Group | None:
-    """The control group that a `spec.json` names, which may be gone; None where it names none."""
+    """Return the control group named in a `spec.json`, which may be removed; None if it names none."""
     wanted = content.get("group")
     return None if wanted is None else Group(wanted["base"], wanted["name"])
 
 
 def _groups_of(data: Path) -> str:
-    """The name of the folder of control groups of the agent with this data folder.
+    """Return the name of the control groups' folder of the agent with this data folder.
 
-    By the folder itself, not by its path: another machine on the same kernel (a container, a chroot) may have
-    its data at the same path, and a folder that was moved keeps its sessions. An agent ends what it finds in its groups
-    and does not know.
+    From the folder itself, not its path: another machine on the same kernel (a container, a chroot) may have
+    its data at the same path, and a moved folder keeps its sessions. An agent ends unknown processes in its
+    groups.
     """
     facts = data.stat()
     return "nsml-" + hashlib.sha256(f"{facts.st_dev}:{facts.st_ino}".encode()).hexdigest()[:12]
@@ -126,5 +126,5 @@ def _groups_of(data: Path) -> str:
 
 def _start_idle() -> int:
     idle = subprocess.Popen(["sleep", "60"], start_new_session=True)
-    idle.returncode = 0  # whoever asked for it waits for its end
+    idle.returncode = 0  # the caller waits for its end
     return idle.pid

@@ -1,4 +1,4 @@
-"""The agent's side of a program that is started on the node itself (`nodeagent/shim/node_visitor.py`)."""
+"""The agent's side of a program on the node itself (`nodeagent/shim/node_visitor.py`)."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ if TYPE_CHECKING:
 
 
 class NodeVisits:
-    """Starts programs on the node of this name, as the agent's account."""
+    """Starts programs on the node of this name, with the agent's account."""
 
     def __init__(self, node: str) -> None:
         self._node = node
 
     @asynccontextmanager
     async def started(self, order: VisitOrder) -> AsyncIterator[Visit]:
-        """A program on the node, while the context lasts. Raises NotAdmitted."""
+        """Start a program on the node, while the context lasts. Raises NotAdmitted."""
         try:
             end = await self._admitted()
         except OSError as error:
@@ -34,11 +34,11 @@ class NodeVisits:
             yield visit
 
     async def _admitted(self) -> socket.socket:
-        """The connection of a new visitor. Raises OSError."""
+        """Return the connection of a new visitor. Raises OSError."""
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         with theirs:
             try:
-                # to its end: meanwhile the descriptor must not become another's
+                # uninterrupted: the descriptor must not be reused meanwhile
                 visitor = await to_its_end(
                     asyncio.to_thread(start_node_visitor, self._node, theirs.fileno())
                 )

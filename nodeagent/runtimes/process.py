@@ -1,4 +1,4 @@
-"""The process runtime: programs of the machine, in namespaces or as they are."""
+"""The process runtime: programs of the machine, with or without namespaces."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 _SHM = "/dev/shm"  # noqa: S108 - the machine's, whose size is asked for
 _PLAIN_SHM_BYTES = 1 << 30
-"""What everybody gets who asks for none: no session that sees the machine's is refused for that."""
+"""The default: no session that sees the machine's is refused for that."""
 
 log = structlog.get_logger()
 
@@ -35,8 +35,8 @@ log = structlog.get_logger()
 class ProcessDriver(ShimDriver):
     """`RuntimeDriver` over shims that fork.
 
-    `levels` are the isolation levels that were tried and work here (`isolation.py`). `network` makes those
-    of sessions with a root of their own that share none (`ReplicaSpec.gang`); without, all have the machine's.
+    `levels` are the tested isolation levels that work here (`isolation.py`). `network` creates those
+    of sessions with a root of their own and no shared one (`ReplicaSpec.gang`); without, all use the machine's.
     """
 
     def __init__(
@@ -63,7 +63,7 @@ class ProcessDriver(ShimDriver):
         self._network = network
 
     async def __aenter__(self) -> Self:
-        """Open it, and remove what earlier agents left of replicas that have ended."""
+        """Open it, and clean up ended replicas of earlier agents."""
         await super().__aenter__()
         await self._run(self._sweep)
         return self

@@ -21,7 +21,7 @@ log = structlog.get_logger()
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ShimClaim:
-    """Who the shim of a folder is: a pid means nothing without its start and the boot.
+    """Identity of a folder's shim: a pid is unique only with its start and the boot.
 
     It may have waited for its folder: `claimed_ticks` is when it got it. Both in clock ticks since the boot.
     """
@@ -32,11 +32,11 @@ class ShimClaim:
     boot_id: str
     child: int | None
     admits: frozenset[str] = frozenset()
-    """What its visitors may become; shims of earlier versions have none, and end at the signal that asks for one."""
+    """Kinds of its visitors; shims of earlier versions have none, and end at the signal for a visit."""
 
 
 def read_claim(folder: ReplicaFolder) -> ShimClaim | None:
-    """The claim in `shim.json`; None while no shim has made one."""
+    """Return the claim in `shim.json`; None before a shim made one."""
     try:
         content = json.loads(folder.shim.read_bytes())
         admits = content.get("admits")
@@ -52,7 +52,7 @@ def read_claim(folder: ReplicaFolder) -> ShimClaim | None:
     except FileNotFoundError:
         return None
     except (ValueError, KeyError, TypeError):
-        # cut short by a power loss: whoever it was, it is of another boot
+        # truncated by a power loss, and so of another boot
         return ShimClaim(
             pid=0,
             start_ticks=0,
@@ -63,13 +63,13 @@ def read_claim(folder: ReplicaFolder) -> ShimClaim | None:
 
 
 def read_exit(folder: ReplicaFolder) -> ExitRecord | None:
-    """The exit record in `exit.json`; None while there is none that can be read."""
+    """Return the exit record in `exit.json`; None if missing or unreadable."""
     try:
         return _exit_in(json.loads(folder.exit.read_bytes()))
     except FileNotFoundError:
         return None
     except (ValueError, KeyError, TypeError) as error:
-        # one replica's damaged file must not keep the agent from all others
+        # one replica's damaged file must not stop the agent
         log.warning("replica.exit_unreadable", replica=folder.path.name, error=str(error))
         return None
 
@@ -119,10 +119,10 @@ def write_exit(folder: ReplicaFolder, record: ExitRecord, *, is_durable: bool = 
 def write_stop(
     folder: ReplicaFolder, *, reason: str, grace_s: float, notice_s: float = 0.0
 ) -> None:
-    """Write the stop order that the shim reads when it is signalled.
+    """Write the stop order that a signalled shim reads.
 
-    The shim may not have read an earlier one yet: its reason stays, and its grace and notice where they
-    are shorter.
+    If an earlier order is unread, its reason is kept, and the shorter grace and notice of both
+    apply.
     """
     with contextlib.suppress(OSError, ValueError, KeyError, TypeError):
         earlier = json.loads(folder.stop.read_bytes())

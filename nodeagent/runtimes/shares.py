@@ -1,9 +1,9 @@
-"""What a program is told of its part of each GPU, and how MPS keeps it to that.
+"""Variables of a program for its share of each GPU, and how MPS enforces it.
 
-Without MPS a part is told only: programs that share a GPU see all of it, take turns on it, and may
+Without MPS a share is information only: programs that share a GPU see all of it, take turns on it, and may
 use up its memory for one another. As a client of MPS (Multi-Process Service: the control daemon of
-CUDA, which an administrator starts) a program cannot allocate more than its part of the memory, nor
-fill more than its part of the multiprocessors.
+CUDA, started by an administrator) a program cannot allocate more than its share of the memory, nor
+use more than its share of the multiprocessors.
 """
 
 from __future__ import annotations
@@ -17,14 +17,14 @@ if TYPE_CHECKING:
     from nodeagent.runtimes.interface import ReplicaSpec
 
 MPS = "/run/nvidia-mps"
-"""Where a replica with a root of its own finds the pipes of MPS."""
+"""Path of the MPS pipes in a replica with a root of its own."""
 
 _PID_FILE = "nvidia-cuda-mps-control.pid"
 _INSTANCE = "MIG-"
 
 
 def share_variables(spec: ReplicaSpec) -> dict[str, str]:
-    """How much of each of its GPUs is the replica's; nothing for one without."""
+    """Return variables of the replica's share of each GPU; empty without GPUs."""
     if not spec.devices:
         return {}
     memory = min(device.memory_bytes for device in spec.devices)
@@ -35,7 +35,7 @@ def share_variables(spec: ReplicaSpec) -> dict[str, str]:
 
 
 def is_kept_by_mps(spec: ReplicaSpec) -> bool:
-    """Whether MPS is to keep the replica to its part: a part of real GPUs, none of them MIG's."""
+    """Whether MPS is to enforce the replica's share: a part of real GPUs, none of them MIG's."""
     real = [
         device
         for device in spec.devices
@@ -45,7 +45,7 @@ def is_kept_by_mps(spec: ReplicaSpec) -> bool:
 
 
 def mps_variables(spec: ReplicaSpec, pipes: str) -> dict[str, str]:
-    """What makes a program a client of the MPS at `pipes`, within its part."""
+    """Return variables that make a program a client of the MPS at `pipes`, within its share."""
     mebibytes = [int(one.memory_bytes * spec.device_share) >> 20 for one in spec.devices]
     return {
         "CUDA_MPS_PIPE_DIRECTORY": pipes,
@@ -57,7 +57,7 @@ def mps_variables(spec: ReplicaSpec, pipes: str) -> dict[str, str]:
 
 
 def mps_mount(folder: Path) -> Mount:
-    """The pipes of the MPS at `folder`. Blocking; raises NodeRefused where no daemon runs there."""
+    """Return the mount of the MPS pipes at `folder`. Blocking; raises NodeRefused if no daemon runs there."""
     try:
         pid = int((folder / _PID_FILE).read_text(encoding="ascii"))
         is_there = (folder / "control").exists() and Path("/proc", str(pid)).exists()

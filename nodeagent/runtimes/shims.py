@@ -1,7 +1,7 @@
-"""What every runtime over shims has in common: one shim per replica, found again through its folder.
+"""Base of all runtimes over shims: one shim per replica, found again through its folder.
 
-A kind of runtime says what it can start and what `spec.json` then holds; starting, stopping, waiting,
-adopting and settling what a killed shim left are the same for all.
+Subclasses check what they can start and fill `spec.json`; starting, stopping, waiting,
+adopting and cleaning up after a killed shim are shared.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ if TYPE_CHECKING:
 _SHORTEST_PAUSE_S = 0.02
 _LONGEST_PAUSE_S = 1.0
 _SETTLED_WITHIN_S = 5.0
-"""How long `list` waits for what a lost shim left; longer is what the kernel does not let go of."""
+"""How long `list` waits for processes of a lost shim; later ones are stuck in the kernel."""
 _SAID_AFTER_S = 5.0
 
 log = structlog.get_logger()
@@ -56,7 +56,7 @@ log = structlog.get_logger()
 
 @dataclass(slots=True)
 class _Watched:
-    """A shim whose end this driver waits for."""
+    """A shim whose end this driver awaits."""
 
     shim: StartedShim
     gone: asyncio.Event = field(default_factory=asyncio.Event)
@@ -65,8 +65,8 @@ class _Watched:
 class ShimDriver(ABC):
     """`RuntimeDriver` over shims; see `interface.py` for the contract.
 
-    `boot_id` is this boot's: claims of another are of nobody. `run_long` is for work that programs can
-    make last; it must not hold up what `run` does.
+    `boot_id` is this boot's: claims of others are void. `run_long` is for work that programs can
+    prolong; it must not delay `run`.
     """
 
     def __init__(
@@ -90,17 +90,17 @@ class ShimDriver(ABC):
         self._turns: dict[ReplicaId, asyncio.Lock] = {}
 
     async def __aenter__(self) -> Self:
-        """Open the launcher and make the replicas' folder."""
+        """Open the launcher and create the replicas' folder."""
         await self._run(self._folders.create)
         await self._launcher.open()
         return self
 
     async def __aexit__(self, *_exception: object) -> None:
-        """Stop watching; the shims live on. With no replica left no control group is left either."""
+        """Stop watching; the shims continue. Without replicas, control groups are removed too."""
         for replica_id in list(self._watched):
             self._unwatch(replica_id)
         await self._launcher.close()
-        # a shim that has just been started has no group yet, and cannot make it without ours
+        # a new shim has no group yet, and needs ours to create it
         if not self._has_live_replicas():
             remove_empty(self._machine.limits.places)
 
@@ -133,7 +133,7 @@ class ShimDriver(ABC):
                 os.close(network)
 
     async def _network_of(self, _spec: ReplicaSpec) -> int | None:
-        """A descriptor of the network namespace for a program; None: the machine's. Raises OSError."""
+        """Return a descriptor of a program's network namespace; None: the machine's. Raises OSError."""
         return None
 
     async def stop(
@@ -145,7 +145,7 @@ class ShimDriver(ABC):
             raise ReplicaNotFound(str(replica_id))
         if folder.exit.exists():
             return
-        # a shim without a claim is not ready for signals, and looks for the order after its claim
+        # a shim without a claim is not ready for signals, and reads the order after its claim
         is_ready = folder.shim.exists()
         try:
             await self._run(
@@ -154,7 +154,7 @@ class ShimDriver(ABC):
         except OSError as error:
             if not is_ready:
                 raise
-            # What fills the disk must be possible to stop: a signal alone is an order too.
+            # A program that fills the disk must be stoppable: a signal alone is an order too.
             log.warning("replica.stop_unwritten", replica=str(replica_id), error=str(error))
         claim, watched = read_claim(folder), self._watched.get(replica_id)
         if claim is not None and watched is not None and watched.shim.pid != claim.pid:
@@ -170,7 +170,7 @@ class ShimDriver(ABC):
         await self.stop(replica_id, grace_s=0.0, reason=reason)
 
     async def list(self) -> Sequence[ReplicaFacts]:
-        """See `RuntimeDriver.list`; begins to watch what it finds running."""
+        """See `RuntimeDriver.list`; also watches running ones."""
         ids = await self._run(self._folders.ids)
         return await asyncio.gather(*map(self._facts, ids))
 
@@ -207,27 +207,27 @@ class ShimDriver(ABC):
 
     @abstractmethod
     async def _refuse_unless_possible(self, spec: ReplicaSpec) -> None:
-        """Raises StartRefused when this runtime cannot start `spec` on this machine."""
+        """Raises StartRefused if this runtime cannot start `spec` on this machine."""
 
     @abstractmethod
     def _content(self, spec: ReplicaSpec, folder: ReplicaFolder) -> Mapping[str, Any]:
-        """What `spec.json` holds: all that the shim needs to know. The folder is there."""
+        """Return the content of `spec.json`: all that the shim needs. The folder exists."""
 
     def _prepare(self, spec: ReplicaSpec, folder: ReplicaFolder) -> None:
-        """Make all that the shim needs; `spec.json` last, since it says that the rest is there."""
+        """Create all files for the shim; `spec.json` last, since it marks the rest as complete."""
         folder.create()
         folder.touch_contact()
         if spec.uid is not None and spec.gid is not None:
             folder.give(spec.uid, spec.gid)
-        # Of secrets only that there are any: they go from hand to hand, and on no disk.
+        # Only whether there are secrets: their values are never on a disk.
         content = {**self._content(spec, folder), "has_secrets": bool(spec.secrets)}
         write_atomically(folder.spec, json.dumps(content).encode())
 
     async def _clear(self, replica_id: ReplicaId, folder: ReplicaFolder) -> None:
         """Return once nothing is left of a replica whose shim is gone.
 
-        That may never be: a process that waits in the kernel, for a device or a disk, dies when that
-        lets go of it. Even to read its environment may hang, in a thread that nobody else waits for.
+        That may be never: a process blocked in the kernel, by a device or a disk, dies only when that
+        returns. Even reading its environment may hang, in a thread for this alone.
         """
         strays = await self._run(lambda: self._strays(replica_id, folder))
         await self._insist(
@@ -239,9 +239,9 @@ class ShimDriver(ABC):
             await self._run(strays.group.remove)
 
     async def _insist(self, event: str, work: Callable[[], Sequence[str]], **facts: str) -> None:
-        """Repeat `work`, in a thread that nobody else waits for, until it names nothing that is left.
+        """Repeat `work`, in a thread for this alone, until it returns no remains.
 
-        What is left goes to the log as `event` with these facts, ever more rarely.
+        Remains are logged as `event` with these facts, ever more rarely.
         """
         began, said_after_s, pause_s = self._clock.monotonic(), _SAID_AFTER_S, _SHORTEST_PAUSE_S
         while left := await self._run_long(work):
@@ -253,7 +253,7 @@ class ShimDriver(ABC):
             pause_s = min(2 * pause_s, _LONGEST_PAUSE_S)
 
     def _strays(self, replica_id: ReplicaId, folder: ReplicaFolder) -> Strays:
-        now = ticks_now()  # first: who begins meanwhile is counted below, or is younger
+        now = ticks_now()  # first: later processes are counted below, or are younger
         uid, group = account_of(folder), group_in(folder)
         others = (self._folders.of(other) for other in self._folders.ids() if other != replica_id)
         is_alone = not self._is_enclosed(group) and not any(
@@ -298,12 +298,12 @@ class ShimDriver(ABC):
     async def _settled_soon(
         self, replica_id: ReplicaId, folder: ReplicaFolder
     ) -> ExitRecord | None:
-        """The end of a replica whose shim is gone; None while processes of it are left.
+        """Return the end of a replica whose shim is gone; None while processes of it are left.
 
-        All others wait for `list`, so that it does not wait long: `wait` does.
+        `list` must not wait long: `wait` does.
         """
         turn = self._turn(replica_id)
-        if turn.locked():  # whoever waits for its end settles it
+        if turn.locked():  # a waiting caller settles it
             return read_exit(folder)
         try:
             async with turn:
@@ -312,9 +312,9 @@ class ShimDriver(ABC):
             return None
 
     def _watch_claimed(self, replica_id: ReplicaId) -> bool:
-        """Watch the shim that the folder's claim names; False when it is gone, OSError when that is not known.
+        """Watch the shim named in the folder's claim; False if it is gone, OSError if unknown.
 
-        It need not be the one that this driver started: of two, only one got the claim.
+        It may not be the one that this driver started: of two, only one got the claim.
         """
         watched = self._watched.get(replica_id)
         if watched is not None and not watched.gone.is_set():
@@ -330,7 +330,7 @@ class ShimDriver(ABC):
             return False
         is_ours = False
         try:
-            # only now is the number bound to a process, and can be compared with the claim
+            # only now is the pid bound to a process, and can be compared with the claim
             is_ours = is_alive(claim, self._boot_id)
         finally:
             if not is_ours:
@@ -362,7 +362,7 @@ class ShimDriver(ABC):
     async def _settle_lost(
         self, replica_id: ReplicaId, folder: ReplicaFolder, *, within_s: float | None = None
     ) -> ExitRecord:
-        """Give a replica whose shim died its exit record, once no process of it is left.
+        """Write an exit record for a replica whose shim died, once no process of it is left.
 
         Raises:
             TimeoutError: some are left after `within_s`.
@@ -388,12 +388,12 @@ class ShimDriver(ABC):
         try:
             await self._run(lambda: write_exit(folder, record))
         except OSError as error:
-            # Who asks next, or a successor, finds a lost shim again: nothing else hangs on it.
+            # The next call, or a successor, finds a lost shim again: nothing else depends on it.
             log.warning("replica.end_unwritten", replica=str(replica_id), error=str(error))
         return record
 
     def _ran_s(self, folder: ReplicaFolder, by_wall_s: float) -> float:
-        """For how long a shim that is gone may have run; of another boot only the wall clock knows, which can be set."""
+        """Return how long a lost shim may have run; after a reboot by the wall clock, which can be set."""
         claim = read_claim(folder)
         if claim is None or claim.boot_id != self._boot_id:
             return max(by_wall_s, 0.0)
@@ -401,7 +401,7 @@ class ShimDriver(ABC):
 
 
 def refuse_unsound(spec: ReplicaSpec) -> None:
-    """Raises StartRefused for what no runtime can start."""
+    """Raise StartRefused for what no runtime can start."""
     if not spec.argv:
         raise StartRefused("there is no program to start: argv is empty")
     for mount in spec.mounts:
@@ -412,7 +412,7 @@ def refuse_unsound(spec: ReplicaSpec) -> None:
 
 
 def _started_at(folder: ReplicaFolder, otherwise: float) -> float:
-    """Unix seconds of when all was ready for the shim."""
+    """Return when all was ready for the shim, in Unix seconds."""
     try:
         return folder.spec.stat().st_mtime
     except FileNotFoundError:
@@ -426,7 +426,7 @@ def _written(secrets: Mapping[str, str]) -> bytes:
 def is_alive(claim: ShimClaim, boot_id: str) -> bool:
     """Whether the pid of `claim` is, in this boot, still the process that made it, and no zombie.
 
-    Raises OSError when that cannot be found out, for want of descriptors.
+    Raises OSError if unknown, for lack of descriptors.
     """
     if claim.boot_id != boot_id:
         return False

@@ -1,4 +1,4 @@
-"""The agent's side of the process that forks ssh servers with all imported (`nodeagent/shim/ssh_zygote.py`)."""
+"""The agent's side of the process that forks ssh servers with imports done (`nodeagent/shim/ssh_zygote.py`)."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ log = structlog.get_logger()
 
 
 class SshZygote:
-    """Started when it is first asked, and again when it has ended meanwhile."""
+    """Started at the first request, and again if it has ended."""
 
     def __init__(self) -> None:
         self._requests: socket.socket | None = None
         self._process: subprocess.Popen[bytes] | None = None
 
     async def stand_in(self) -> socket.socket:
-        """Where a new stand-in waits for a visitor; closed at once where there is none. Raises OSError."""
+        """Return a socket to a new stand-in for a visitor; closed at once if there is none. Raises OSError."""
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         try:
             with theirs:
@@ -43,7 +43,7 @@ class SshZygote:
             return False
         try:
             socket.send_fds(self._requests, [b"!"], [theirs.fileno()])
-        except (BrokenPipeError, ConnectionResetError):  # it was idle for long, or has died
+        except (BrokenPipeError, ConnectionResetError):  # it was long idle, or has died
             self.close()
             return False
         return True
@@ -54,7 +54,7 @@ class SshZygote:
         path = json.dumps([one for one in sys.path if one.startswith("/")])
         with theirs:
             try:
-                # to its end: meanwhile the descriptor must not become another's
+                # uninterrupted: the descriptor must not be reused meanwhile
                 process = await to_its_end(
                     asyncio.to_thread(start_ssh_zygote, path, theirs.fileno())
                 )
@@ -62,18 +62,18 @@ class SshZygote:
                 ours.close()
                 raise
         reap_at_end(process)
-        self.close()  # that of who asked at the same time: it serves who has it
+        self.close()  # that of a concurrent caller: it still serves its clients
         ours.setblocking(False)  # noqa: FBT003
         self._requests, self._process = ours, process
 
     def kill(self) -> None:
-        """It does not answer."""
+        """Kill it: it does not answer."""
         if self._process is not None:
             self._process.kill()
         self.close()
 
     def close(self) -> None:
-        """Let it end; what it has forked goes on."""
+        """Let it end; its forks continue."""
         if self._requests is not None:
             self._requests.close()
         self._requests = self._process = None

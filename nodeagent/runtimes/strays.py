@@ -1,4 +1,4 @@
-"""What a replica may have left running whose shim is gone: programs that detached themselves."""
+"""Remaining processes of a replica whose shim is gone: programs that detached themselves."""
 
 from __future__ import annotations
 
@@ -21,17 +21,17 @@ if TYPE_CHECKING:
 
 
 _WANTS = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOMEM})
-"""What this agent, or its machine, lacks for a moment; all else is said of the process."""
+"""Errors of this agent, or its machine, for a moment; all others concern the process."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Strays:
-    """What may be left of a replica whose shim is gone: programs that detached themselves.
+    """Possible remains of a replica whose shim is gone: programs that detached themselves.
 
-    They are in its control group, where it has one, or have the mark in their environment, or speak to
-    `output`, and run as `uid` where that is not the agent's own: who else takes the mark on must not
-    keep the replica from its end. Of one that nothing encloses, whose user has no other replica here,
-    all that began before `began_before` is theirs, by `uid` alone.
+    They are in its control group, if it has one, or have the mark in their environment, or write to
+    `output`, and run as `uid` if that is not the agent's own: others that copy the mark must not
+    delay the replica's end. Without an enclosure, if the user has no other replica here,
+    all processes of `uid` that began before `began_before` are included.
     """
 
     mark: bytes
@@ -41,7 +41,7 @@ class Strays:
     group: Group | None
 
     def kill(self) -> list[int]:
-        """Kill them; those that were there, which a process that waits in the kernel still is."""
+        """Kill them; return those found, including processes stuck in the kernel."""
         found = set(self.group.members()) if self.group is not None else set()
         if self.group is not None and found:
             self.group.kill()
@@ -54,7 +54,7 @@ class Strays:
                     os.kill(pid, signal.SIGKILL)
                     found.add(pid)
             except OSError as error:
-                # what could not be looked at is looked at again: devices are freed on our word
+                # retry those not readable now: devices are freed after this
                 if error.errno in _WANTS:
                     found.add(pid)
         return sorted(found)
@@ -72,7 +72,7 @@ class Strays:
 
 
 def words_of(pid: int) -> str:
-    """A process as a log names it: its name and its state, where it can be seen."""
+    """Describe a process for logs: its name and state, if visible."""
     with contextlib.suppress(OSError, IndexError):
         head, _, tail = Path(f"/proc/{pid}/stat").read_text(errors="replace").rpartition(")")
         return f"{pid} ({head.partition('(')[2]}, state {tail.split()[0]})"
@@ -80,7 +80,7 @@ def words_of(pid: int) -> str:
 
 
 def account_of(folder: ReplicaFolder) -> int | None:
-    """Whom a replica runs as; None: the agent's own user. Its `run/` cannot be replaced by anybody."""
+    """Return a replica's uid; None: the agent's own user. Nobody can replace its `run/`."""
     try:
         uid = os.lstat(folder.run).st_uid
     except OSError:
@@ -89,7 +89,7 @@ def account_of(folder: ReplicaFolder) -> int | None:
 
 
 def ticks_now() -> int:
-    """Now in clock ticks since the boot, as /proc counts the starts of processes."""
+    """Return the present in clock ticks since the boot, as /proc counts starts of processes."""
     return int(time.clock_gettime(time.CLOCK_BOOTTIME) * os.sysconf("SC_CLK_TCK"))
 
 
@@ -100,7 +100,7 @@ def _real_uid(process: str) -> int | None:
 
 
 def _began(process: str) -> float:
-    """When a process began, in ticks; endless for one that is gone, or dead and not reaped."""
+    """Return when a process began, in ticks; infinite if it is gone, or a zombie."""
     with contextlib.suppress(ValueError, IndexError):
         fields = _read(process, "stat").rpartition(b")")[2].split()
         if fields[0] not in (b"Z", b"X"):
@@ -109,7 +109,7 @@ def _began(process: str) -> float:
 
 
 def group_in(folder: ReplicaFolder) -> Group | None:
-    """The control group of a replica, as its shim was told to make it."""
+    """Return the control group of a replica, as ordered of its shim."""
     try:
         return group_of(json.loads(folder.spec.read_bytes()))
     except (OSError, ValueError, KeyError, TypeError):
@@ -117,7 +117,7 @@ def group_in(folder: ReplicaFolder) -> Group | None:
 
 
 def _has_mark(process: str, mark: bytes) -> bool:
-    """Not of one that overwrote its environment with a title (setproctitle)."""
+    """False for one that overwrote its environment with a title (setproctitle)."""
     return mark in _read(process, "environ").split(b"\0")
 
 
@@ -130,7 +130,7 @@ def _speaks_to(process: str, output: str) -> bool:
 
 
 def _read(process: str, name: str) -> bytes:
-    """A file of a process, empty where it has gone or may not be seen; raises OSError for `_WANTS`."""
+    """Return a file of a process, empty if it is gone or not visible; raises OSError for `_WANTS`."""
     try:
         return Path(process, name).read_bytes()
     except OSError as error:

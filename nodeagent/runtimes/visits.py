@@ -1,4 +1,4 @@
-"""The agent's side of a visit: a program started in a replica that runs (`nodeagent/shim/visitor.py`)."""
+"""The agent's side of a visit: a program started in a running replica (`nodeagent/shim/visitor.py`)."""
 
 from __future__ import annotations
 
@@ -32,31 +32,31 @@ if TYPE_CHECKING:
     from nodeagent.runtimes.records import ShimClaim
 
 PIECE_BYTES: Final = 240 << 10
-"""Taken of an output at once: a message with it fits one frame of a tunnel."""
+"""Size of one read of an output: a message with it fits one frame of a tunnel."""
 _PIPE_BYTES: Final = 256 << 10
-"""What a program can write ahead: with what pipes have by themselves, 64 KiB, all is passed on in small pieces."""
+"""Size of a program's pipes: with their default, 64 KiB, all is sent in small pieces."""
 _SOCKET_BYTES: Final = 1 << 20
-"""As much of a connection of ssh, if the kernel allows so much."""
+"""The same for an ssh connection, if the kernel allows it."""
 _TERMINAL_BYTES: Final = 4 << 10
-"""Of a terminal, in one read."""
+"""Size of one read of a terminal."""
 _LINGER_S: Final = 1.0
-"""How long after the program's end what it has left in the background may be silent and hold its output open."""
+"""Silence after the program's end, until output held open by its background processes is dropped."""
 _ADMITTED_WITHIN_S: Final = 5.0
 _SERVES_WITHIN_S: Final = 20.0
-"""An ssh server imports much first."""
+"""An ssh server has slow imports."""
 _LOOKS: Final = 10
 LOOK_S: Final = 0.1
-"""Between looks whether the replica's program has ended with what was killed."""
+"""Interval of checks whether the replica's program has ended with a killed one."""
 _MOST_ORDER: Final = 1 << 20
 _MOST_ANSWER = 1 << 20
 
 
 class NotAdmitted(Exception):
-    """No program can be started in the replica; the message says why, for people."""
+    """No program can be started in the replica; the message gives the reason, for people."""
 
 
 class NotStarted(NotAdmitted):
-    """This program cannot be: `exit_code` is what shells give then, 127 where it is not there, else 126."""
+    """This program cannot be started: `exit_code` is that of shells, 127 if it does not exist, else 126."""
 
     def __init__(self, message: str, exit_code: int) -> None:
         super().__init__(message)
@@ -65,9 +65,9 @@ class NotStarted(NotAdmitted):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class VisitOrder:
-    """What to start: an empty `argv` is a shell; `terminal` is rows and columns, None for three pipes.
+    """The program to start: an empty `argv` is a shell; `terminal` is rows and columns, None for three pipes.
 
-    `copy`: no program, but a copy of files (`nodeagent/shim/file_server.py`).
+    `copy`: a copy of files instead (`nodeagent/shim/file_server.py`).
     """
 
     argv: Sequence[str]
@@ -77,33 +77,33 @@ class VisitOrder:
 
 
 class Output(Enum):
-    """Which stream of a program; a terminal has one."""
+    """A stream of a program; a terminal has one."""
 
     STANDARD = 1
     ERRORS = 2
 
 
 class Visit(Protocol):
-    """A program that was started in a replica.
+    """A program started in a replica.
 
-    `sources` are to be read at the same time, each to its end: what the program writes.
+    `sources` must be read concurrently, each to its end: the program's output.
     """
 
     @property
     def sources(self) -> Sequence[AsyncIterator[tuple[Output, bytes]]]:
-        """What it writes, as it comes; ends with it, or a moment later if what it left behind is silent."""
+        """Its output; ends with it, or a moment later if its background processes are silent."""
         ...
 
     async def write(self, data: bytes) -> bool:
-        """Give it bytes, waiting while it takes none; False once it never will."""
+        """Write to its input, waiting while it does not read; False once it never will."""
         ...
 
     async def close_input(self) -> None:
-        """Its standard input has ended; not with a terminal."""
+        """Close its standard input; no effect with a terminal."""
         ...
 
     async def resize(self, rows: int, columns: int) -> None:
-        """Its terminal has another size."""
+        """Resize its terminal."""
         ...
 
     async def signal(self, number: int) -> None:
@@ -111,14 +111,14 @@ class Visit(Protocol):
         ...
 
     async def ended(self) -> tuple[int | None, int | None]:
-        """Wait for its end: exit code or signal; neither where it went with its replica."""
+        """Wait for its end: exit code or signal; neither if it ended with its replica."""
         ...
 
 
 class ProcessVisit:
-    """`Visit` of what a visitor started: `end` is its socket, `streams` this side of the standard streams.
+    """`Visit` of a visitor's program: `end` is the visitor's socket, `streams` this side of the standard streams.
 
-    `beside` is the process of the replica's program; None: it runs in no replica.
+    `beside` is the process of the replica's program; None: not in a replica.
     """
 
     def __init__(
@@ -154,7 +154,7 @@ class ProcessVisit:
                 if await self._is_readable(descriptor):
                     continue
                 return
-            except OSError:  # of a terminal: its other end is closed
+            except OSError:  # a terminal whose other end is closed
                 return
             if not data:
                 return
@@ -224,7 +224,7 @@ class ProcessVisit:
         return said.get("code"), said.get("signal")
 
     def close(self) -> None:
-        """Leave: the program gets SIGHUP unless it has ended."""
+        """Disconnect: the program gets SIGHUP unless it has ended."""
         for one in {*self._outputs, *([] if self._input is None else [self._input])}:
             with suppress(OSError):
                 os.close(one)
@@ -233,18 +233,18 @@ class ProcessVisit:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Login:
-    """What an ssh server shows to clients that do not know its host key, and asks of those who are not known yet.
+    """Certificate of an ssh server for clients that do not know its host key, and keys that it accepts from unauthenticated ones.
 
     Attributes:
         certificate: for its host key.
-        authorized_keys: SHA-256 of each public key that may log in, in hexadecimal.
+        authorized_keys: SHA-256 of each authorized public key, in hexadecimal.
     """
 
     certificate: str
     authorized_keys: Sequence[str]
 
     def beside(self, host_key: str) -> str:
-        """Both as one text: shims of earlier versions pass on the text of a host key, and nothing else."""
+        """Combine both in one text: shims of earlier versions forward only the text of a host key."""
         return json.dumps({"host_key": host_key, **asdict(self)})
 
 
@@ -257,12 +257,12 @@ class Visits:
         self._zygote = SshZygote()
 
     def close(self) -> None:
-        """Start nothing more; what runs goes on."""
+        """Start nothing more; running programs continue."""
         self._zygote.close()
 
     @asynccontextmanager
     async def started(self, folder: ReplicaFolder, order: VisitOrder) -> AsyncIterator[Visit]:
-        """A program in a replica, while the context lasts. Raises NotAdmitted."""
+        """Start a program in a replica, while the context lasts. Raises NotAdmitted."""
         end = await self._entered(folder, PROGRAM if order.copy is None else COPY)
         async with joined(end, order) as visit:
             yield visit
@@ -276,10 +276,10 @@ class Visits:
         *,
         login: Login | None = None,
     ) -> AsyncIterator[socket.socket]:
-        """A connection to an ssh server in a replica, which ends with the context. Raises NotAdmitted.
+        """Connect to an ssh server in a replica, which ends with the context. Raises NotAdmitted.
 
-        `host_key` is the private half, in OpenSSH's form. In a container it is the public one, and `asking` is where the
-        server asks for the rest (`nodeagent/shim/contained_ssh.py`). `login`: the server asks for it.
+        `host_key` is the private half, in OpenSSH's format. In a container it is the public one, and `asking` receives the
+        server's requests (`nodeagent/shim/contained_ssh.py`). `login`: required of clients.
         """
         if login is not None:
             host_key = login.beside(host_key)
@@ -299,7 +299,7 @@ class Visits:
             end.close()
 
     async def listener(self, folder: ReplicaFolder) -> socket.socket:
-        """The listener that a replica's shim holds (`nodeagent/shim/loopback.py`). Raises NotAdmitted."""
+        """Return the listener held by a replica's shim (`nodeagent/shim/loopback.py`). Raises NotAdmitted."""
         end = await self._entered(folder, LISTENER)
         try:
             end.send(json.dumps({LISTENER: True}).encode())
@@ -318,7 +318,7 @@ class Visits:
         return socket.socket(fileno=given[0])
 
     async def _entered(self, folder: ReplicaFolder, kind: str) -> socket.socket:
-        """The connection of a visitor that can become this. Raises NotAdmitted."""
+        """Return the connection of a visitor that supports `kind`. Raises NotAdmitted."""
         claim = await asyncio.to_thread(read_claim, folder)
         if claim is None or not is_alive(claim, self._boot_id):
             raise NotAdmitted("its program does not run here")
@@ -331,7 +331,7 @@ class Visits:
             raise NotAdmitted(error.strerror or str(error)) from error
 
     async def _admitted(self, folder: ReplicaFolder, claim: ShimClaim) -> socket.socket:
-        """The connection of a visitor that the shim has forked. Raises OSError, NotAdmitted."""
+        """Return the connection of a visitor that the shim has forked. Raises OSError, NotAdmitted."""
         shim = os.pidfd_open(claim.pid)
         place = os.open(folder.path, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
         door = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
@@ -358,7 +358,7 @@ class Visits:
 
 
 async def _ends(beside: int) -> bool:
-    """Whether the replica's program has ended, too: what is beside it is killed then."""
+    """Whether the replica's program has ended, too: then others in it are killed."""
     for _ in range(_LOOKS):
         if not _runs(beside):
             return True
@@ -375,17 +375,17 @@ def _runs(pid: int) -> bool:
 
 
 def _some(descriptor: int) -> bytes:
-    """What can be read now, or a part; empty at the end. Raises BlockingIOError: nothing."""
+    """Read what is available; empty at the end. Raises BlockingIOError: nothing."""
     return os.read(descriptor, PIECE_BYTES)
 
 
 def _all_there(terminal: int) -> bytes:
-    """What can be read now of a terminal, which gives little at a time.
+    """Read what is available of a terminal, which returns little at a time.
 
     Raises BlockingIOError: nothing. OSError: its other end is closed.
     """
     pieces = [os.read(terminal, _TERMINAL_BYTES)]
-    with suppress(OSError):  # said again by the next read, which has nothing to lose
+    with suppress(OSError):  # raised again by the next read, without loss
         while pieces[-1] and len(pieces) < PIECE_BYTES // _TERMINAL_BYTES:
             pieces.append(os.read(terminal, _TERMINAL_BYTES))
     return b"".join(pieces)
@@ -393,7 +393,7 @@ def _all_there(terminal: int) -> bytes:
 
 @asynccontextmanager
 async def joined(end: socket.socket, order: VisitOrder) -> AsyncIterator[Visit]:
-    """What the visitor at the other `end` starts, while the context lasts. Raises NotAdmitted."""
+    """Run the program of the visitor at the other `end`, while the context lasts. Raises NotAdmitted."""
     try:
         visit = await _begun(end, order)
     except OSError as error:
@@ -405,7 +405,7 @@ async def joined(end: socket.socket, order: VisitOrder) -> AsyncIterator[Visit]:
 
 
 async def _begun(end: socket.socket, order: VisitOrder) -> ProcessVisit:
-    """What the visitor starts. Raises OSError, NotAdmitted."""
+    """Start the visitor's program. Raises OSError, NotAdmitted."""
     theirs: list[int] = []
     streams: list[int] = []
     is_begun = False
@@ -414,7 +414,7 @@ async def _begun(end: socket.socket, order: VisitOrder) -> ProcessVisit:
             for is_input in (True, False, False):
                 reads, writes = os.pipe2(os.O_CLOEXEC)
                 if not is_input:
-                    with suppress(OSError):  # this user has much in pipes already
+                    with suppress(OSError):  # this user's pipes use much memory already
                         fcntl.fcntl(reads, fcntl.F_SETPIPE_SZ, _PIPE_BYTES)
                 theirs.append(reads if is_input else writes)
                 streams.append(writes if is_input else reads)
@@ -424,7 +424,7 @@ async def _begun(end: socket.socket, order: VisitOrder) -> ProcessVisit:
             "terminal": order.terminal,
             "copy": order.copy,
         }
-        # one message, and the kernel's usual room for one is less than what may be asked for
+        # one message, larger than the kernel's default for one
         end.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, _MOST_ORDER)
         socket.send_fds(
             end, [json.dumps(words, ensure_ascii=False).encode("utf-8", "surrogatepass")], theirs
@@ -454,18 +454,18 @@ async def _begun(end: socket.socket, order: VisitOrder) -> ProcessVisit:
 async def _served(
     end: socket.socket, host_key: str, stand_in: socket.socket, asking: socket.socket | None
 ) -> socket.socket:
-    """The connection to the ssh server that the visitor becomes, or `stand_in` for it.
+    """Return the connection to the ssh server of the visitor, or of its `stand_in`.
 
     Raises:
         NotAdmitted: it cannot.
-        TimeoutError: it does not say so.
+        TimeoutError: it does not answer.
         OSError: this process lacks something.
     """
     ours, theirs = socket.socketpair()
     is_begun = False
     try:
         ours.setblocking(False)  # noqa: FBT003
-        for one in (ours, theirs):  # else all is passed on in small pieces
+        for one in (ours, theirs):  # else all is sent in small pieces
             one.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, _SOCKET_BYTES)
         words = {
             "ssh": {"host_key": host_key, "path": [one for one in sys.path if one.startswith("/")]},
@@ -473,7 +473,7 @@ async def _served(
         }
         given = [one for one in (theirs, asking, stand_in) if one is not None]
         socket.send_fds(end, [json.dumps(words).encode()], [one.fileno() for one in given])
-        stand_in.close()  # it learns by that when the visitor has ended
+        stand_in.close()  # it then notices the end of the visitor
         async with asyncio.timeout(_SERVES_WITHIN_S):
             said, _ = await _received(end)
         if "pid" not in said:
@@ -489,7 +489,7 @@ async def _served(
 
 
 async def _received(end: socket.socket) -> tuple[dict[str, Any], list[int]]:
-    """The next message and its descriptors; an empty one when the visitor is gone."""
+    """Return the next message and its descriptors; an empty one if the visitor is gone."""
     loop, ready = asyncio.get_running_loop(), asyncio.Event()
     end.setblocking(False)  # noqa: FBT003
     loop.add_reader(end, ready.set)
