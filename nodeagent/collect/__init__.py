@@ -1,1 +1,1 @@
-"""What replicas wrote, read from their files and sent up, and acknowledged."""
+"""Output of replicas: read from their files, sent to the control plane, and acknowledged."""

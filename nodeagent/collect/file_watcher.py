@@ -1,6 +1,6 @@
-"""Tells when the files of replicas are written, by inotify.
+"""Signals writes to files of replicas, by inotify.
 
-Who only looked now and then would be late, or looking would cost a processor. What it tells may come too often and, on a machine without room for it, not at all: it says when to
+Polling would be late, or cost a processor. Signals may come too often and, on a machine without room for inotify, not at all: they say when to
 look, never what is there.
 """
 
@@ -18,13 +18,13 @@ from inotify_simple import INotify, flags
 from nodeagent.folders import ReplicaFolder
 
 PACE_S = 0.05
-"""Between two looks at what was written: what many programs write meanwhile goes on its way together."""
+"""Interval of looks at writes: data of many programs is sent together."""
 
 _IN_A_FILE = flags.MODIFY | flags.DONT_FOLLOW
 _IN_A_FOLDER = flags.CREATE | flags.MOVED_TO | flags.ONLYDIR | flags.DONT_FOLLOW
 _IN_THE_SPOOL = _IN_A_FOLDER | flags.MODIFY
 _EVERYTHING = -1
-"""The watch of which the kernel says that it had to leave some out."""
+"""The watch of the kernel's overflow event."""
 
 log = structlog.get_logger()
 
@@ -33,10 +33,10 @@ class Writes:
     """The watched files of all replicas. For one event loop."""
 
     def __init__(self, pace_s: float = PACE_S) -> None:
-        """Raises OSError where the machine has no inotify left for us."""
+        """Raises OSError if no inotify instance is available."""
         self._pace_s = pace_s
         self._inotify = INotify(nonblocking=True)
-        # More than one: what a program moves into another one's folder is a file of both.
+        # More than one: a file moved from one replica's folder to another's belongs to both.
         self._watched: dict[int, set[WrittenFolder]] = {}
         self._again: asyncio.TimerHandle | None = None
         self._loop = asyncio.get_running_loop()
@@ -44,7 +44,7 @@ class Writes:
 
     @classmethod
     def here(cls) -> Writes | None:
-        """Those of this machine, or None where it has no inotify left for us."""
+        """Return a watcher, or None if no inotify instance is available."""
         try:
             return cls()
         except OSError as error:
@@ -54,7 +54,7 @@ class Writes:
             return None
 
     def close(self) -> None:
-        """Tell nothing any more."""
+        """Stop watching."""
         if self._again is not None:
             self._again.cancel()
         self._loop.remove_reader(self._inotify.fileno())
@@ -62,7 +62,7 @@ class Writes:
 
     @contextmanager
     def told(self, folder: ReplicaFolder) -> Iterator[WrittenFolder]:
-        """Tell of what is written there while the context lasts."""
+        """Signal writes to the folder while the context lasts."""
         written = WrittenFolder(self, folder)
         try:
             yield written
@@ -70,20 +70,20 @@ class Writes:
             written.forget()
 
     def add(self, written: WrittenFolder, path: Path, mask: int) -> int:
-        """Watch a path; the number of the watch. Raises OSError."""
+        """Watch a path; return the number of the watch. Raises OSError."""
         number: int = self._inotify.add_watch(path, mask)
         self._watched.setdefault(number, set()).add(written)
         return number
 
     def remove(self, written: WrittenFolder, number: int) -> None:
-        """Watch it no more."""
+        """Stop watching it."""
         others = self._watched.get(number)
         if others is None:
             return
         others.discard(written)
         if not others:
             del self._watched[number]
-            with suppress(OSError):  # its file is gone, and the watch with it
+            with suppress(OSError):  # the watch went with its file
                 self._inotify.rm_watch(number)
 
     def _listen(self) -> None:
@@ -105,11 +105,11 @@ class Writes:
 
 
 class WrittenFolder:
-    """What is watched of one replica: its log, and its record files."""
+    """The watched files of one replica: its log, and its record files."""
 
     def __init__(self, writes: Writes, folder: ReplicaFolder) -> None:
         self.stirred = asyncio.Event()
-        """Set soon after something was written."""
+        """Set soon after a write."""
         self._writes = writes
         self._watched: dict[Path, int] = {}
         self._wanted = {
@@ -120,13 +120,13 @@ class WrittenFolder:
         self._spool = folder.spool
 
     def is_watched(self) -> bool:
-        """Whether `stirred` is set by whatever is written from now on; watches what came since."""
-        # All of them each time: a program can put another folder in place of its own.
+        """Whether `stirred` is set by all writes from now on; watches new files."""
+        # All of them each time: a program can replace its folders.
         lacking = [path for path, mask in self._wanted.items() if not self._watch(path, mask)]
         return not lacking
 
     def forget(self) -> None:
-        """Watch nothing any more."""
+        """Stop watching all."""
         for number in self._watched.values():
             self._writes.remove(self, number)
         self._watched.clear()
@@ -137,7 +137,7 @@ class WrittenFolder:
         try:
             number = self._watched[path] = self._writes.add(self, path, mask)
         except OSError as error:
-            # The folder that is to come is told of by the one around it.
+            # A folder to be created is signalled by its parent.
             return error.errno == ENOENT and path == self._spool
         finally:
             if before is not None and before != number:

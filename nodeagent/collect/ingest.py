@@ -1,8 +1,8 @@
-"""The Ingest stream: what replicas wrote and what the node measures, up; acknowledgements, down.
+"""The Ingest stream: output of replicas and measurements of the node, up; acknowledgements, down.
 
 Each replica has a `Collection`: it reads the replica's files from the acknowledged cursors on,
-sends what it finds, and moves the cursors as acknowledgements come. When the stream breaks, all of
-them go back to their cursors and begin again on the next one: the control plane trims what it has.
+sends their content, and moves the cursors with the acknowledgements. When the stream breaks, all of
+them return to their cursors and begin again on the next one: the control plane removes duplicates.
 """
 
 from __future__ import annotations
@@ -41,13 +41,13 @@ T = TypeVar("T")
 
 _UNREADABLE_PAUSE_S = 5.0
 _UNACKNOWLEDGED_BYTES = 4 << 20
-"""So much of one replica is on its way at most; others are not kept waiting by it."""
+"""Most unacknowledged data of one replica; it does not delay others."""
 _CHECKPOINTS_PER_S, _CHECKPOINTS_BURST_S = 10.0, 20.0
-"""Checkpoints of one replica while it runs, each of which is noted on disk and sent. Reports without a folder are
-dropped before, and after its end nothing waits: nobody is to wait for a backlog longer than it takes to send."""
+"""Limits of a replica's checkpoints while it runs, each of which is noted on disk and sent. Reports without a folder are
+dropped before, and after its end there is no limit: a backlog must take no longer than it takes to send."""
 _STATES_PER_S = 5.0
 _CONCERNING = (b'"checkpoint"', b'"artifact"', b'"media"', b'"state"')
-"""What is in the records that the agent acts on."""
+"""Kinds of records that the agent acts on."""
 _EOF: Any = grpc.aio.EOF  # type: ignore[attr-defined]
 
 _CHANNELS = {
@@ -63,18 +63,18 @@ Remember = Callable[[Mapping[StreamId, Cursor | None]], Awaitable[None]]
 
 
 class Collection:
-    """What one replica writes, until all of it is acknowledged.
+    """The output of one replica, until all of it is acknowledged.
 
     Args:
-        replica_id: whose.
+        replica_id: of the replica.
         folder: its folder.
-        cursors: what is acknowledged already.
-        uploads: is told of checkpoints and media.
-        paused: is told True or False when the program says that it waits or goes on.
-        run: for the disk.
-        writes: tells when there is something to read; None: its files are looked at now and then.
-        clock: by which it is measured how fast it makes work.
-        pace: of its log; None: as fast as it goes.
+        cursors: already acknowledged.
+        uploads: gets checkpoints and media.
+        paused: called with True or False when the program reports that it waits or continues.
+        run: runs disk work.
+        writes: signals data to read; None: files are polled.
+        clock: measures the rate of its work.
+        pace: of its log; None: unlimited.
     """
 
     def __init__(
@@ -113,7 +113,7 @@ class Collection:
         self._done = asyncio.Event()
 
     def finish(self) -> None:
-        """The program has ended: what is written now is all."""
+        """The program has ended, and writes nothing more."""
         self._has_ended = True
         self._checkpoints.lift()
         if self._follower is not None:
@@ -124,7 +124,7 @@ class Collection:
         await self._done.wait()
 
     async def pump(self, outgoing: SendQueue) -> None:
-        """Send over one connection; returns when all is acknowledged, else goes on for ever."""
+        """Send over one connection; returns when all is acknowledged, otherwise never."""
         self._spool.rewind(self._acknowledged)
         self._sent.clear()
         self._unacknowledged = 0
@@ -146,7 +146,7 @@ class Collection:
         self._done.set()
 
     def acknowledge(self, stream: StreamId, following: int) -> Cursor | None:
-        """Everything before position `following` is safe; the cursor to remember, if it moved."""
+        """Everything before position `following` is safe; return the cursor to store, if it moved."""
         sent = self._sent.get(stream)
         cursor = None
         while sent and sent[0].last < following:
@@ -159,7 +159,7 @@ class Collection:
         return cursor
 
     def forget_removed(self) -> list[StreamId]:
-        """Forget the streams of removed files of which everything is acknowledged; which these were."""
+        """Forget the acknowledged streams of removed files; return them."""
         over = [stream for stream in tuple(self._spool.gone) if not self._sent.get(stream)]
         for stream in over:
             for known in (self._sent, self._acknowledged, self._noticed):
@@ -179,7 +179,7 @@ class Collection:
         await self._moved.wait()
 
     async def _notice(self, item: Item) -> None:
-        """Act on records that concern the agent, once each."""
+        """Act on records for the agent, once each."""
         if isinstance(item, Gap):
             self._notice_gap(item)
             return
@@ -194,7 +194,7 @@ class Collection:
         self._noticed[item.stream] = max(known, item.last)
 
     async def _act(self, noticed: _Noticed) -> None:
-        """Of each checkpoint and of the state only the newest counts: what is over the pace waits, and costs once."""
+        """Only the newest of each checkpoint and of the state counts: above the pace they wait, and cost once."""
         if noticed.checkpoints:
             saved = await self._uploads.existing(noticed.checkpoints.values())
             await self._checkpoints.wait(len(saved))
@@ -207,7 +207,7 @@ class Collection:
             self._paused(noticed.is_paused is True)
 
     def _notice_gap(self, gap: Gap) -> None:
-        """Said of the first: users are shown each, and a program can make as many as it likes."""
+        """Log only the first: users see each, and a program can cause any number."""
         if self._has_gaps:
             return
         self._has_gaps = True
@@ -223,14 +223,14 @@ class Collection:
 
 @dataclass(slots=True)
 class _Noticed:
-    """What records say that concerns the agent."""
+    """Contents of records for the agent."""
 
     checkpoints: dict[tuple[bool, str], SavedCheckpoint] = field(default_factory=dict)
     media: list[str] = field(default_factory=list)
     is_paused: bool | None = None
 
     def add(self, payload: bytes) -> None:
-        """Take a record."""
+        """Add a record."""
         try:
             record = json.loads(payload)
         except (ValueError, RecursionError):
@@ -249,11 +249,11 @@ class _Noticed:
 
 
 class Ingest:
-    """Keeps the stream up, once the node is known to the platform.
+    """Keeps the stream connected, once the node is registered.
 
     Args:
-        link: over which way; any control plane takes records.
-        remember: keeps cursors for the next agent.
+        link: connects; any control plane accepts records.
+        remember: stores cursors for the next agent.
         clock, rng, longest_backoff_s: pauses between attempts.
     """
 
@@ -279,7 +279,7 @@ class Ingest:
 
     @asynccontextmanager
     async def collecting(self, collection: Collection) -> AsyncIterator[Collection]:
-        """Pass on what the replica of `collection` writes while the context lasts."""
+        """Send the output of `collection`'s replica while the context lasts."""
         self._collections[collection.replica_id] = collection
         self._start_pump(collection)
         try:
@@ -291,12 +291,12 @@ class Ingest:
                 pump.cancel()
 
     def offer(self, sample: pb.NodeSample) -> None:
-        """Send a reading of the node, unless there is no connection."""
+        """Send a reading of the node, dropped without a connection."""
         if self._group is not None:
             self._outgoing.offer(sample)
 
     async def run(self) -> NoReturn:
-        """Connect to whoever is there, leader or not, send, and connect again."""
+        """Connect to any control plane, leader or not, send, and reconnect."""
         while True:
             await self._link.known.wait()
             address = self._link.ways.now
@@ -306,7 +306,7 @@ class Ingest:
             await self._backoff.pause()
 
     async def _converse(self) -> str:
-        """One stream to its end; why it ended."""
+        """Run one stream to its end; return why it ended."""
         try:
             call = self._link.open_any("AgentService/Ingest", pb.IngestRequest, pb.IngestResponse)
         except ClientError as error:
@@ -335,7 +335,7 @@ class Ingest:
             self._pumps[collection.replica_id] = pump
 
     async def _pump(self, collection: Collection, outgoing: SendQueue) -> None:
-        """One replica's unreadable disk, or a defect, must not end the stream of the others."""
+        """An unreadable disk of one replica, or a defect, must not end the stream of the others."""
         while True:
             try:
                 await collection.pump(outgoing)
@@ -350,7 +350,7 @@ class Ingest:
             while True:
                 await call.write(await self._outgoing.next_message())
         except (grpc.RpcError, asyncio.InvalidStateError):
-            return  # the reader hears why
+            return  # the reader gets the reason
 
     async def _read(self, call: Any) -> str:
         try:

@@ -1,8 +1,8 @@
-"""How fast what one replica brings is worked on: a flood waits in its files, and nothing of it is lost here.
+"""Limits the rate of work for one replica: a flood waits in its files, and none of it is lost here.
 
-Programs write to files and are never slowed down. A log that is written faster than this is sent later, so that one
-program's output takes no more of the network, the control plane and its history than is sensible; the control
-plane cuts, with a notice, what is over its limits. The same holds of what the agent itself has to do for records: notes on
+Programs write to files and are never slowed down. A log written faster than this is sent later, so that one
+program's output does not overload the network, the control plane and its history; the control
+plane truncates, with a notice, logs over its limits. The same holds for the agent's own work on records: notes on
 its disk, uploads, reports. The files count for the session's disk limit.
 """
 
@@ -22,11 +22,11 @@ if TYPE_CHECKING:
     from nsml.common.clock import Clock
 
 LIMIT_PAUSE_S = (15.0, 300.0)
-"""First and longest pause after the platform refused what a session's owner may not have kept, or sent."""
+"""First and longest pause after the platform refused to store or receive data over a user's limit."""
 _LONGEST_REPEAT_S = 2.0
-"""Longest pause where the platform says itself when to try again: what a session ends with waits no longer once it is well."""
+"""Longest pause if the platform names one itself: final data must not wait longer once it is well."""
 BURST_S = 8.0
-"""What was not used in so many seconds may be used at once."""
+"""Unused rate of this many seconds may be used at once."""
 SAID_EVERY_S = 60.0
 _LONGEST_FACT = 200
 
@@ -34,11 +34,11 @@ log = structlog.get_logger()
 
 
 class Pace:
-    """Of one replica: bytes of its log, or things to be done for it.
+    """Rate limit of one replica: bytes of its log, or actions for it.
 
     Args:
-        per_s: in the long run; 0: as fast as it goes.
-        burst_s: seconds whose worth may be used at once.
+        per_s: average rate; 0: unlimited.
+        burst_s: seconds of unused rate usable at once.
     """
 
     def __init__(self, per_s: float, clock: Clock, *, burst_s: float = BURST_S) -> None:
@@ -49,11 +49,11 @@ class Pace:
         self._lifted = asyncio.Event()
 
     def lift(self) -> None:
-        """Nothing waits any more: no more work is made, and what is left is to be done soon."""
+        """End the limit: no more work is added, and the rest must be done soon."""
         self._lifted.set()
 
     async def wait(self, count: int = 1) -> None:
-        """Return when so many may be sent or done."""
+        """Return when `count` may be sent or done."""
         if not self._per_s or not count or self._lifted.is_set():
             return
         now, takes_s = self._clock.monotonic(), count / self._per_s
@@ -72,11 +72,11 @@ async def _set(event: asyncio.Event) -> None:
 
 
 class Patience:
-    """Pauses before something that was refused is tried again.
+    """Pauses before retries of a refused request.
 
-    Each try can read all that is to be sent. What is over a limit of the owner is tried less often each time: only
-    what people do makes room. So is what the platform has a pause for, as what waits for the rest of a gang. All
-    else may be over any moment.
+    Each attempt can read all data to send. Attempts over a limit of the owner grow rarer: only people
+    can make room. So do attempts with a pause named by the platform, such as waiting for the rest of a gang. All
+    other refusals may end any moment.
     """
 
     def __init__(self, clock: Clock) -> None:
@@ -85,7 +85,7 @@ class Patience:
         self._factor = 1
 
     async def wait(self, error: Exception, pause: Callable[[], Awaitable[None]]) -> None:
-        """Return when it may be tried again; `pause` is awaited in any case."""
+        """Return when it may be retried; `pause` is always awaited."""
         if isinstance(error, NotEnough):
             await self._clock.sleep(self._pause_s)
             self._pause_s = min(2 * self._pause_s, LIMIT_PAUSE_S[1])
@@ -97,12 +97,12 @@ class Patience:
         await pause()
 
     def reset(self) -> None:
-        """It went."""
+        """Reset the pauses after a success."""
         self._pause_s, self._factor = LIMIT_PAUSE_S[0], 1
 
 
 class CountedLog:
-    """Log lines about one replica, which its program can cause: of each event one a minute, and how many more there were."""
+    """Log lines about one replica, which its program can cause: one a minute of each event, with the number of further ones."""
 
     def __init__(self, replica: str, clock: Clock) -> None:
         self._replica = replica
@@ -110,7 +110,7 @@ class CountedLog:
         self._said: dict[str, tuple[float, int]] = {}
 
     def say(self, event: str, **facts: object) -> None:
-        """Log it, or count it."""
+        """Log or count it."""
         now = self._clock.monotonic()
         at, more = self._said.get(event, (float("-inf"), 0))
         if now < at + SAID_EVERY_S:

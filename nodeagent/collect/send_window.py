@@ -1,7 +1,7 @@
-"""What waits to be sent over one Ingest stream, and how much of it is on its way.
+"""Data waiting for one Ingest stream, with a bounded amount in flight.
 
-Replicas take turns, chunk by chunk: what one of them writes does not wait behind what another has
-written before. That holds for what waits here alone, so little is sent ahead of what is answered.
+Replicas take turns, chunk by chunk: output of one does not wait behind earlier output of
+another. That holds only for data waiting here, so little is sent ahead of acknowledgements.
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ if TYPE_CHECKING:
 
 MESSAGE_BYTES = 1 << 20
 MESSAGE_CHUNKS = 64
-"""Chunks of a message, however small: the control plane's work is by chunks, too."""
+"""Most chunks of a message, however small: the control plane works by chunks, too."""
 MESSAGES_AHEAD = 4
-"""Messages with chunks that are sent and not answered yet, at most."""
+"""Most unanswered messages with chunks."""
 REPLICA_CHUNKS = 64
-"""Chunks of one replica that wait here, at most."""
+"""Most waiting chunks of one replica."""
 
 
 class SendQueue:
@@ -29,14 +29,14 @@ class SendQueue:
 
     def __init__(self) -> None:
         self._chunks: OrderedDict[ReplicaId, deque[pb.Chunk]] = OrderedDict()
-        """Of the replicas with any, in the order of their turns."""
+        """Only replicas with chunks, in the order of their turns."""
         self._sample: pb.NodeSample | None = None
         self._unanswered = 0
         self._changed = asyncio.Event()
         self._taken: dict[ReplicaId, asyncio.Event] = {}
 
     async def put(self, replica_id: ReplicaId, chunk: pb.Chunk) -> None:
-        """Add a chunk of a replica; waits while as many of it are here as may be. One task a replica."""
+        """Add a chunk of a replica; waits while it has too many here. One task a replica."""
         while len(self._chunks.get(replica_id, ())) >= REPLICA_CHUNKS:
             taken = self._taken[replica_id] = asyncio.Event()
             await taken.wait()
@@ -44,7 +44,7 @@ class SendQueue:
         self._changed.set()
 
     def offer(self, sample: pb.NodeSample) -> None:
-        """Send this reading, in place of one that waits still."""
+        """Send this reading, replacing one that still waits."""
         self._sample = sample
         self._changed.set()
 
@@ -54,7 +54,7 @@ class SendQueue:
         self._changed.set()
 
     async def next_message(self) -> pb.IngestRequest:
-        """The next message, once there is one and it may be sent."""
+        """Return the next message, once there is one and it may be sent."""
         while self._unanswered >= MESSAGES_AHEAD or not (self._chunks or self._sample):
             self._changed.clear()
             await self._changed.wait()
@@ -63,7 +63,7 @@ class SendQueue:
             message.sample.CopyFrom(self._sample)
             self._sample = None
         held = 0
-        # Chunks are a quarter of a message at most, but for single large records.
+        # Chunks are at most a quarter of a message, except single large records.
         while (
             self._chunks and len(message.chunks) < MESSAGE_CHUNKS and held <= MESSAGE_BYTES * 3 // 4
         ):
@@ -75,7 +75,7 @@ class SendQueue:
         return message
 
     def _take(self) -> pb.Chunk:
-        """The first chunk of the replica whose turn it is."""
+        """Return the first chunk of the replica next in turn."""
         replica_id, waiting = next(iter(self._chunks.items()))
         chunk = waiting.popleft()
         self._chunks.move_to_end(replica_id)

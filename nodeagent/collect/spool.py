@@ -1,11 +1,11 @@
-"""Reads what a replica wrote: record files and the log, from acknowledged cursors on.
+"""Reads the output of a replica: record files and the log, from acknowledged cursors on.
 
 The format of record files is in `docs/sdk-protocol.md`. Files below `run/` belong to the program,
 which may replace them while they are read: they are opened by descriptor from the replica folder
 down, never through a link, and no length in them is trusted.
 
-What is damaged is reported as a `Gap`, never skipped in silence. A frame that is not whole yet is
-waited for; when its writer is dead (`final`), it never was: the call that wrote it did not return.
+Damage is reported as a `Gap`, never skipped silently. An incomplete frame is
+waited for; when its writer is dead (`final`), it does not count: the call that wrote it did not return.
 """
 
 from __future__ import annotations
@@ -51,31 +51,31 @@ if TYPE_CHECKING:
 _RECORD_FILE = re.compile(r"([1-9][0-9]{0,8})\.(?:records|lost)")
 _SEARCH_WINDOW = 1 << 18
 _SEARCH_BUDGET = 1 << 24
-"""Bytes that one look for the next valid frame may checksum: a program could feign many."""
+"""Bytes that one search for the next valid frame may checksum: a program could forge many."""
 _SEARCHED_IN_ALL = 1 << 24
-"""Bytes of one replica that are looked through for valid frames behind damage: it takes seconds,
-and a program can write, or feign with holes, more than could be read in a day."""
+"""Bytes of one replica to search for valid frames after damage: it takes seconds,
+and a program can write, or forge with holes, more than could be read in a day."""
 _LONGEST_GAP = 1 << 32
-"""Numbers further ahead than this are taken for noise,"""
+"""Numbers further ahead than this are treated as noise,"""
 _HIGHEST = 1 << 53
-"""and so are those above this: no program counts so far, and no store need carry them."""
+"""as are those above this: no program counts so far, and no store need support them."""
 _LONGEST_TEXT = 4096
-"""Bytes that are read of the file in which a writer counts what it lost."""
+"""Most bytes read of a writer's file with its count of lost records."""
 _LARGEST_PAGE = 2 << 20
-"""Of the kernel's cache of files."""
+"""Largest page of the kernel's cache of files."""
 _UNTOLD_S = 5.0
-"""How long until a look at files that are watched: nothing may hang because a word was missed."""
+"""Interval of looks at watched files: nothing may hang because an event was missed."""
 _READ = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
-"""How files are opened that a program may have put something else in place of."""
+"""Flags to open files that a program may have replaced."""
 _IN_THE_WAY = frozenset({errno.ENOENT, errno.ENOTDIR, errno.ELOOP, errno.ENXIO, errno.EACCES})
-"""What opening says of that. Anything else (too many open files) passes: it says nothing of files."""
+"""Errors of opening replaced files. Others (too many open files) are temporary, and no property of the file."""
 
 log = structlog.get_logger()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SpoolLimits:
-    """Bounds of one `ReplicaSpool.read`, for each stream, and the highest number of a record file."""
+    """Limits of one `ReplicaSpool.read`, for each stream, and the highest number of a record file."""
 
     bytes: int = 256 * 1024
     records: int = 2000
@@ -83,7 +83,7 @@ class SpoolLimits:
 
 
 class ReplicaSpool:
-    """One replica's files, read once each from where `cursors` say. Blocking; for one reader."""
+    """One replica's files, read once each from `cursors` on. Blocking; for one reader."""
 
     def __init__(
         self,
@@ -103,29 +103,29 @@ class ReplicaSpool:
         self._has_further = False
         self._log = StreamId(replica_id=replica_id, channel=Channel.LOG, writer=0)
         self._gone: set[int] = set()
-        """Writers whose files were read and removed: numbers are not used again (docs/sdk-protocol.md)."""
+        """Writers of read and removed files: their numbers are not reused (docs/sdk-protocol.md)."""
         self.gone: set[StreamId] = set()
-        """Their streams, until they are forgotten: nothing of them is read any more."""
+        """Their streams, until they are forgotten: nothing more is read of them."""
         self.may_have_more = True
-        """Whether there may have been more than the last look gave."""
+        """Whether there may be more than the last look returned."""
 
     def rewind(self, cursors: Mapping[StreamId, Cursor]) -> None:
-        """Read again from `cursors` on: what was sent and not acknowledged is sent again."""
+        """Read again from `cursors` on: unacknowledged data is sent again."""
         self._cursors = dict(cursors)
         self._files.clear()
         self._search = Search()
-        # What was acknowledged of the others is all there was.
+        # The others are acknowledged completely.
         self._gone -= {stream.writer for stream in cursors if stream.channel is Channel.METRIC}
         self.gone.clear()
 
     def forget(self, stream: StreamId) -> None:
-        """All of a stream in `gone` is acknowledged."""
+        """Forget a stream in `gone`, after all of it was acknowledged."""
         self.gone.discard(stream)
 
     def read(self, *, final: bool = False) -> list[Item]:
-        """The next elements of every stream, bounded by the limits; empty when there are none.
+        """Return the next elements of every stream, within the limits; empty when there are none.
 
-        `final` says that no process of the replica is left. Then an empty answer means: that was all.
+        `final`: no process of the replica is left. Then an empty result means the end.
         """
         items = self._read_log()
         with ExitStack() as stack:
@@ -142,14 +142,14 @@ class ReplicaSpool:
         return items
 
     def _is_bounded(self, items: Sequence[Item]) -> bool:
-        """Whether a look that gave these may have ended before the files did; not always it has."""
+        """Whether a look with this result may have ended before the files did."""
         held = sum(map(held_bytes, items))
         has_gap = any(isinstance(item, Gap) for item in items)
         is_behind = any(file.is_behind for file in self._files.values())
         return has_gap or is_behind or held >= self._limits.bytes
 
     def _read_files(self, spool: int, *, final: bool) -> list[Item]:
-        """From each record file in turn, beginning behind the last one of the pass before."""
+        """Read each record file in turn, beginning after the last one of the previous pass."""
         items: list[Item] = []
         held = 0
         writers = self._writers(spool)
@@ -167,7 +167,7 @@ class ReplicaSpool:
                     os.close(descriptor)
                 self._last_writer = writer
             if final and not found:
-                # It may end in half a frame, which was not whole when the writer died.
+                # It may end in half a frame, incomplete when the writer died.
                 found = file.lost_at_end(text_of(f"{writer}.lost", spool))
             items += found
             held += sum(map(held_bytes, found))
@@ -176,9 +176,9 @@ class ReplicaSpool:
         return items
 
     def _writers(self, spool: int) -> list[int]:
-        """Record files that may be read; of a folder with more in it than any SDK makes, some of them."""
+        """Return readable record files; of a folder with more files than any SDK creates, only some."""
         with os.scandir(spool) as entries:
-            # Two of each writer, and whatever else there may be.
+            # Two of each writer, and any others.
             names = [entry.name for entry in islice(entries, 3 * self._limits.files)]
         found = map(_RECORD_FILE.fullmatch, names)
         writers = {int(match[1]) for match in found if match is not None}
@@ -189,7 +189,7 @@ class ReplicaSpool:
         return sorted(n for n in writers - self._gone if n <= self._limits.files)
 
     def _read_removed(self, spool: int | None, writers: Sequence[int]) -> list[Item]:
-        """What is missing of files that were removed; those with nothing left to report are gone."""
+        """Return gaps of removed files; those with nothing left to report are marked gone."""
         items: list[Item] = []
         known = self._files.keys() | {
             stream.writer for stream in self._cursors if stream.channel is Channel.METRIC
@@ -211,7 +211,7 @@ class ReplicaSpool:
         return items
 
     def _read_further(self) -> list[Item]:
-        """One gap, once, for all record files with higher numbers than are read."""
+        """Return one gap, once, for all record files with numbers above the limit."""
         stream = self._stream(self._limits.files + 1)
         if not self._has_further or stream in self._cursors:
             return []
@@ -246,13 +246,13 @@ class ReplicaSpool:
 
 @dataclass(slots=True)
 class Search:
-    """How many bytes of one replica's damaged files may still be looked through."""
+    """Bytes of one replica's damaged files that may still be searched."""
 
     left: int = _SEARCHED_IN_ALL
 
 
 class RecordFile:
-    """One record file, read frame by frame; `cursor` is behind the last whole frame that was read."""
+    """One record file, read frame by frame; `cursor` is after the last whole frame read."""
 
     def __init__(self, stream: StreamId, cursor: Cursor, search: Search | None = None) -> None:
         self.stream = stream
@@ -261,10 +261,10 @@ class RecordFile:
         self._suspect = -1
         self._searched_to = 0
         self.is_behind = False
-        """Whether the last look saw more in the file than it gave."""
+        """Whether the file has more than the last look returned."""
 
     def read(self, descriptor: int, limits: SpoolLimits, *, final: bool) -> list[Item]:
-        """The next batch, and gaps before it; empty when nothing whole is there yet."""
+        """Return the next batch, and gaps before it; empty without a whole frame."""
         while True:
             before = self.cursor
             items = self._read_on(descriptor, limits, final=final)
@@ -272,9 +272,9 @@ class RecordFile:
                 return items
 
     def lost_at_end(self, told: bytes = b"") -> list[Item]:
-        """The gap behind the last record when no other follows: what is not reported yet, and `told`.
+        """Return the gap after the last record: losses not reported yet, and those in `told`.
 
-        That is what a dead writer says that it lost; it means nothing where a record followed.
+        That is the count of a dead writer's losses; it is void if a record followed.
         """
         cursor = self.cursor
         lost = cursor.lost + _count_behind(cursor.number, told)
@@ -308,10 +308,10 @@ class RecordFile:
         return items
 
     def _parse(self, data: bytes, limits: SpoolLimits) -> tuple[list[Item], bool]:
-        """Items of the whole frames at the front of `data`, and whether a bad one stopped it."""
+        """Return items of the whole frames at the front of `data`, and whether a bad one stopped it."""
         parsed = _Parsed(self.stream, self.cursor)
         base, position, is_damaged = self.cursor.offset, 0, False
-        # Nearly all records follow one another: of those nothing is asked but their number.
+        # Nearly all records are consecutive: only their number is checked.
         run: list[bytes] = []
         number, room, size = parsed.number, limits.records, HEADER.size
         while position + size <= len(data) and len(run) < room:
@@ -340,10 +340,10 @@ class RecordFile:
         return parsed.items, is_damaged
 
     def _step_over(self, descriptor: int, size: int, *, final: bool) -> None:
-        """Move on from where no valid frame is: look once more, then for the next valid one.
+        """Handle an invalid frame: retry it once, then search for the next valid one.
 
-        At the end of a dead writer's file a frame that is not whole is cut off; one that is whole
-        and wrong was a record.
+        At the end of a dead writer's file an incomplete frame is cut off; a complete
+        invalid one counts as a record.
         """
         offset = self.cursor.offset
         if self._suspect != offset:
@@ -358,10 +358,10 @@ class RecordFile:
             self.cursor = replace(self.cursor, lost=lost, offset=size)
 
     def _search(self, descriptor: int, size: int, *, final: bool) -> int | None:
-        """The offset of the next valid frame with a number that is still to come.
+        """Return the offset of the next valid frame with a future number.
 
-        Goes on where the last search ended. One search is bounded, except for the final one; all
-        together are, and what is behind is lost.
+        Continues where the last search ended. One search is bounded, except for the final one; all
+        together are, too, and frames beyond that are lost.
         """
         budget = _SEARCH_BUDGET
         unfinished = size
@@ -392,17 +392,17 @@ class RecordFile:
 
 
 class _Parsed:
-    """Gives the frames of a record file their positions: records in batches, what is missing in gaps.
+    """Assigns positions to the frames of a record file: records in batches, missing ones in gaps.
 
-    A gap is reported where it is. A file with many of them has records close together and what is
-    missing between them reported later, as one gap: else each record would be a chunk of its own.
-    The file alone decides it (`Cursor.gap_credit`), not how much of it is there when it is read.
+    A gap is reported at its position. A file with many of them has records joined and the missing
+    ones reported later, as one gap: otherwise each record would be a chunk of its own.
+    Only the file's content decides this (`Cursor.gap_credit`), not how much of it exists at the time of reading.
     """
 
     def __init__(self, stream: StreamId, cursor: Cursor) -> None:
         self.items: list[Item] = []
         self.count = 0
-        """Records in them, and in the batch that is not ended."""
+        """Records in them, and in the open batch."""
         self._stream = stream
         self._records: list[bytes] = []
         self._first = cursor.last + 1
@@ -414,14 +414,14 @@ class _Parsed:
         return self._last + self.lost
 
     def extend(self, payloads: list[bytes]) -> None:
-        """Frames that follow the last one and one another, while nothing is `lost`."""
+        """Add consecutive frames after the last one, while nothing is `lost`."""
         self._records += payloads
         self.count += len(payloads)
         self._last += len(payloads)
         self._credit = min(self._credit + len(payloads), MAX_GAP_CREDIT)
 
     def add(self, seq: int, payload: bytes, offset: int) -> None:
-        """The next frame, which begins at `offset`; nothing is done with a repeated one."""
+        """Add the next frame, which begins at `offset`; repeated ones are ignored."""
         if seq <= self.number:
             return
         missing = self.lost + seq - self.number - 1
@@ -440,7 +440,7 @@ class _Parsed:
         self._credit = min(self._credit + 1, MAX_GAP_CREDIT)
 
     def end(self, offset: int) -> Cursor:
-        """End the batch; the cursor behind it, where reading goes on at `offset`."""
+        """End the batch; return the cursor after it, with reading to continue at `offset`."""
         cursor = self._cursor(offset)
         if self._records:
             batch = Batch(
@@ -461,11 +461,11 @@ class _Parsed:
 class SpoolFollower:
     """Follows a spool until its replica has ended.
 
-    It looks when it is poked; where it cannot count on that, often while things come, and seldom when
-    they do not.
+    It reads when poked; if that is unreliable, often while data comes, and rarely
+    otherwise.
 
     Args:
-        written: tells when to look.
+        written: signals when to look.
     """
 
     def __init__(
@@ -490,15 +490,15 @@ class SpoolFollower:
         self._poked.set()
 
     def end(self) -> None:
-        """The replica is gone: read what is left, then finish."""
+        """The replica has ended: read the rest, then finish."""
         self._ended = True
         self._poked.set()
 
     async def __aiter__(self) -> AsyncIterator[list[Item]]:
-        """What comes, in bounded pieces; the next is read only when asked for."""
+        """Yield items in bounded batches; each is read only on request."""
         pause_s = self._shortest_s
         while True:
-            # Whatever is written from here on pokes again.
+            # Writes from here on poke again.
             self._poked.clear()
             is_told = self._written is not None and self._written.is_watched()
             final = self._ended
@@ -520,11 +520,11 @@ class SpoolFollower:
 
 
 def _next_text(stream: StreamId, descriptor: int, cursor: Cursor, limit: int) -> Item | None:
-    """The next piece of a log; None where there is none, or no file.
+    """Return the next piece of a log; None if there is none, or no file.
 
-    A program can shorten its own log (`> /dev/stdout` does), or lengthen it by more than any disk
-    holds. How much was lost then is not known: the gap counts as one byte, and positions go on
-    behind it.
+    A program can truncate its own log (`> /dev/stdout` does), or extend it beyond the size of any
+    disk. The loss is then unknown: the gap counts as one byte, and positions continue
+    after it.
     """
     facts = os.fstat(descriptor)
     if not stat.S_ISREG(facts.st_mode):
@@ -535,13 +535,13 @@ def _next_text(stream: StreamId, descriptor: int, cursor: Cursor, limit: int) ->
     if not text:
         return None
     if text.count(0) == limit:
-        # Room that was taken and not written to (fallocate) looks written where it was read, or read ahead.
+        # Space allocated but not written (fallocate) looks written once read, or read ahead.
         cached = cursor.offset - cursor.offset % _LARGEST_PAGE
         os.posix_fadvise(descriptor, cached, 0, os.POSIX_FADV_DONTNEED)
         written = _behind_holes(descriptor, cursor.offset, facts.st_size)
         if written >= cursor.offset + limit:
             return _log_gap(stream, cursor, "the log has a hole", offset=written)
-        # the page that was read last stays: the hole begins behind it
+        # the page read last stays: the hole begins after it
         hole = _next_hole(descriptor, cursor.offset, facts.st_size)
         text = text[: hole - cursor.offset] or text
     last = cursor.last + len(text)
@@ -555,14 +555,14 @@ def _next_text(stream: StreamId, descriptor: int, cursor: Cursor, limit: int) ->
 
 
 def _gap(stream: StreamId, first: int, cursor: Cursor, reason: str) -> Gap:
-    """From position `first` to where `cursor` is."""
+    """Return the gap from position `first` to `cursor`."""
     return Gap(stream=stream, first=first, last=cursor.last, reason=reason, cursor=cursor)
 
 
 def _count_behind(number: int, told: bytes) -> int:
-    """How many records a writer says that it lost behind record `number`; 0 where it says nothing of that.
+    """Return how many records a writer lost after record `number`, by its own count; 0 if that does not apply.
 
-    Of those that waited, which come first, some may have been written since.
+    Some of its waiting records, which come first, may have been written since.
     """
     try:
         lost = json.loads(told)
@@ -588,7 +588,7 @@ def _log_gap(stream: StreamId, cursor: Cursor, reason: str, *, offset: int) -> G
 
 
 def _behind_holes(descriptor: int, offset: int, size: int) -> int:
-    """Where the next bytes are that were written; `size` when there are none."""
+    """Return the offset of the next written bytes; `size` if there are none."""
     try:
         return os.lseek(descriptor, offset, os.SEEK_DATA)
     except OSError:
@@ -596,7 +596,7 @@ def _behind_holes(descriptor: int, offset: int, size: int) -> int:
 
 
 def _next_hole(descriptor: int, offset: int, size: int) -> int:
-    """Where the next bytes are that were not written, from `offset` on; `size` when there are none."""
+    """Return the offset of the next hole from `offset` on; `size` if there is none."""
     try:
         return os.lseek(descriptor, offset, os.SEEK_HOLE)
     except OSError:
@@ -604,7 +604,7 @@ def _next_hole(descriptor: int, offset: int, size: int) -> int:
 
 
 def _furthest(last: int) -> int:
-    """The highest number that may come behind `last`."""
+    """Return the highest valid number after `last`."""
     return min(last + _LONGEST_GAP, _HIGHEST)
 
 
@@ -630,9 +630,9 @@ def _is_there(name: str, folder: int) -> bool:
 
 
 def _open_regular(name: str, folder: int, *, longer_than: int) -> int | None:
-    """A descriptor of a regular file in `folder`; None for a shorter one or anything else.
+    """Open a regular file in `folder`; None for a shorter one or anything else.
 
-    Somebody else's file is anything else: a hard link there is no right to read what it names.
+    Including files of other owners: a hard link there gives no right to read its file.
     """
     try:
         facts = os.stat(name, dir_fd=folder, follow_symlinks=False)
@@ -643,7 +643,7 @@ def _open_regular(name: str, folder: int, *, longer_than: int) -> int | None:
     descriptor = _open(name, folder)
     if descriptor is None:
         return None
-    # what the name stands for may have changed in between
+    # the file may have been replaced in between
     facts = os.fstat(descriptor)
     if stat.S_ISREG(facts.st_mode) and facts.st_uid == os.fstat(folder).st_uid:
         return descriptor
@@ -652,7 +652,7 @@ def _open_regular(name: str, folder: int, *, longer_than: int) -> int | None:
 
 
 def text_of(name: str, folder: int) -> bytes:
-    """What a program wrote into a small file in `folder`; nothing of anything else."""
+    """Return the content of a program's small file in `folder`; empty for anything else."""
     descriptor = _open_regular(name, folder, longer_than=0)
     if descriptor is None:
         return b""
@@ -663,7 +663,7 @@ def text_of(name: str, folder: int) -> bytes:
 
 
 def _open(path: str | os.PathLike[str], folder: int | None = None) -> int | None:
-    """A descriptor to read; None where something else is in the way. Raises OSError."""
+    """Open for reading; None if something else is in its place. Raises OSError."""
     try:
         return open_file(path, folder, _READ)
     except OSError as error:

@@ -1,4 +1,4 @@
-"""Streams as the agent sees them: who they are, how far they are acknowledged, what is sent."""
+"""Streams of the agent: their ids, acknowledged cursors, and items."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ if TYPE_CHECKING:
     from nodeagent.folders import ReplicaId
 
 GAP_COST = 1000
-"""Records of a file for each gap that is reported where it is, in the long run,"""
+"""Average number of a file's records per gap reported at its position,"""
 MAX_GAP_CREDIT = 8 * GAP_COST
-"""and how many may be reported at once. Each is a chunk, and ends one."""
+"""and how many may be saved up. Each is a chunk, and ends one."""
 
 
 class Channel(enum.StrEnum):
-    """What a stream carries. `STATE` is for records that the agent itself makes."""
+    """Content of a stream. `STATE` is for the agent's own records."""
 
     METRIC = "metric"
     LOG = "log"
@@ -27,7 +27,7 @@ class Channel(enum.StrEnum):
 class StreamId:
     """One ordered series of one replica. `writer` is the record file's number, 0 for the log.
 
-    A record file is one stream of channel METRIC, whatever kinds of records are in it: they share
+    A record file is one stream of channel METRIC, whatever kinds of records it has: they share
     its sequence numbers.
     """
 
@@ -38,14 +38,14 @@ class StreamId:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Cursor:
-    """How far a stream has come.
+    """The progress of a stream.
 
     `last` is the position of the last element: a record from 1, or a byte of the log from 0; one
-    less than the first where nothing was read. `offset` is where reading goes on in the file.
+    less than the first if nothing was read. `offset` is where reading continues in the file.
 
-    Of record files: `lost` records before `offset` are missing and not reported yet, and `gap_credit`
-    decides when they are (see `RecordFile`). Both depend on the file alone, like positions do: what
-    is read again from an acknowledged cursor gets the positions that it had.
+    For record files: `lost` records before `offset` are missing and not reported yet, and `gap_credit`
+    decides when they are (see `RecordFile`). Both depend on the file alone, as do positions: records
+    read again from an acknowledged cursor get the same positions.
     """
 
     last: int
@@ -55,18 +55,18 @@ class Cursor:
 
     @property
     def number(self) -> int:
-        """The sequence number of the last frame that was read."""
+        """The sequence number of the last frame read."""
         return self.last + self.lost
 
     @classmethod
     def start(cls, channel: Channel) -> Cursor:
-        """Before the first element."""
+        """Return the cursor before the first element."""
         return cls(last=-1 if channel is Channel.LOG else 0, offset=0)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Batch:
-    """Consecutive elements `first`..`last`; `cursor` is to be kept once they are acknowledged.
+    """Consecutive elements `first`..`last`; `cursor` is stored once they are acknowledged.
 
     Records have their JSON payloads in `records`; logs their bytes in `text`.
     """
@@ -81,7 +81,7 @@ class Batch:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Gap:
-    """Elements `first`..`last` that are lost, and why, in words for the session's user."""
+    """Lost elements `first`..`last`, with the reason for the session's user."""
 
     stream: StreamId
     first: int
@@ -97,7 +97,7 @@ _RECORD_BYTES = 64
 
 
 def held_bytes(item: Item) -> int:
-    """What an item holds in memory, about: a program can write many that have next to nothing in them."""
+    """Estimate an item's memory: a program can write many nearly empty ones."""
     match item:
         case Batch():
             content = len(item.text) + sum(map(len, item.records))
