@@ -1,1 +1,1 @@
-"""This machine: its devices, accounts, addresses and readings, and what it lacks to be a node."""
+"""This machine: its devices, accounts, addresses and readings, and what a node requires of it."""

@@ -1,9 +1,9 @@
-"""Who the users of the platform are on this machine: ids of the agent's own range, one for each.
+"""Accounts of the platform's users on this machine: ids of the agent's own range, one for each.
 
-An agent with root runs each user's sessions under a uid, and a gid of the same number, that nobody
-else ever gets here; what it caches for some and not for all has a group of its own from the same
-range, which goes to another tree once it is removed, and never to a user. Who has which is kept in a file beside the journal, not in it: a damaged journal is moved away,
-and what files and programs belong to must not change with that.
+An agent with root runs each user's sessions under a uid, and a gid of the same number, that no other
+user ever gets here; trees cached for some users only have a group of their own from the same
+range, reused for another tree after its removal, and never for a user. Ids are stored in a file beside the journal, not in it: a damaged journal is moved away,
+and the owners of files and programs must not change with that.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ _MOST_BUILDS = 256
 
 
 class AccountsError(Exception):
-    """Accounts cannot be given on this machine; the text says why and what to do."""
+    """Accounts cannot be used on this machine; the text gives the reason and advice."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,20 +44,20 @@ class IdRange:
 
     @property
     def trial(self) -> int:
-        """What the agent tries with whether accounts work here."""
+        """The id for testing whether accounts work here."""
         return self.first + self.count - 1
 
     @property
     def builds(self) -> range:
-        """What builds run as, one id each at a time: no user ever gets them. Empty in a tiny range."""
+        """Ids of builds, one each at a time: no user ever gets them. Empty in a tiny range."""
         return range(self.trial - min(_MOST_BUILDS, self.count // 8), self.trial)
 
     def given(self) -> Iterator[int]:
-        """Those that are given, in order."""
+        """Yield the assignable ids, in order."""
         yield from range(self.first, self.builds.start)
 
     def overlap(self, passwd: str, subordinate: Mapping[str, str]) -> str:
-        """Who has ids of the range already, by the text of /etc/passwd and of files like /etc/subuid."""
+        """Return who has ids of the range already, by the text of /etc/passwd and of files like /etc/subuid."""
         for line in passwd.splitlines():
             name, *fields = line.split(":")
             if len(fields) > 1 and fields[1].isdecimal() and self._meets(int(fields[1]), 1):
@@ -76,13 +76,13 @@ class IdRange:
 
 
 class Accounts:
-    """The ids that were given on this machine. Blocking but for `known`; safe from several threads.
+    """The ids assigned on this machine. Blocking except `known`; thread-safe.
 
     Args:
-        folder: the agent's data folder, where they are kept.
-        ids: the range; what was given of another one before stays given.
-        by_group: whether what is shared by some is kept from others by groups: where programs see
-            the machine's files. In a root of its own each sees what is mounted there.
+        folder: the agent's data folder, which stores them.
+        ids: the range; earlier ids of another one stay assigned.
+        by_group: whether trees shared by some users are protected by groups: needed where programs see
+            the machine's files. In a root of its own each sees only its mounts.
 
     Raises:
         AccountsError: the file cannot be read.
@@ -96,18 +96,18 @@ class Accounts:
         self._given = _read(self._path)
 
     def of_user(self, owner: str) -> int:
-        """The uid, and gid, of a user; durably theirs when this returns.
+        """Return the uid, and gid, of a user; durably assigned when this returns.
 
-        Raises AccountsError when all are given, OSError when the disk refuses.
+        Raises AccountsError when all are assigned, OSError when the disk fails.
         """
         return self._of(f"{_USER}/{owner}")
 
     def known(self, owner: str) -> int | None:
-        """As `of_user` of one who has been here before, without blocking; None of everybody else."""
+        """Return `of_user` of a user seen before, without blocking; None for others."""
         return self._given.get(f"{_USER}/{owner}")
 
     def admit(self, tree: Path) -> int | None:
-        """Keep a tree of the cache from whom is not in its group; None where nothing is needed.
+        """Restrict a tree of the cache to its group; return that, or None if not needed.
 
         Raises as `of_user`.
         """
@@ -118,15 +118,15 @@ class Accounts:
             return None
         gid = self._of(f"{_TREE}/{tree.name}")
         if facts.st_gid != gid or stat.S_IMODE(facts.st_mode) != _BY_GROUP:
-            tree.chmod(0o500)  # never anybody else's group with rights
+            tree.chmod(0o500)  # never with another group's rights
             os.chown(tree, -1, gid)
             tree.chmod(_BY_GROUP)
         return gid
 
     def release(self, *trees: str) -> None:
-        """Give back the groups of trees of the cache that are gone; OSError when the disk refuses.
+        """Release the groups of removed trees of the cache; OSError when the disk fails.
 
-        Programs gain no group by files that were left with it: they have no way to new privileges.
+        Programs gain no group by leftover files with it: they cannot gain privileges.
         """
         with self._turn:
             gone = {name for one in trees if (name := f"{_TREE}/{one}") in self._given}
@@ -139,12 +139,12 @@ class Accounts:
                 )
 
     def trees(self) -> set[str]:
-        """Names of the trees with groups of their own."""
+        """Return the names of trees with groups of their own."""
         with self._turn:
             return {name.partition("/")[2] for name in self._given if name.startswith(f"{_TREE}/")}
 
     def keep_private(self, tree: Path, owner: str) -> None:
-        """Keep a tree that is `owner`'s alone from others, where programs see the machine's files.
+        """Restrict a tree to its owner, where programs see the machine's files.
 
         Raises as `of_user`.
         """
@@ -153,7 +153,7 @@ class Accounts:
         gid = self.of_user(owner)
         facts = tree.stat()
         if facts.st_gid != gid or stat.S_IMODE(facts.st_mode) != _OWNERS:
-            tree.chmod(0o700)  # never anybody else's group with rights
+            tree.chmod(0o700)  # never with another group's rights
             os.chown(tree, -1, gid)
             tree.chmod(_OWNERS)
 
@@ -190,10 +190,10 @@ def _spare(number: int) -> str:
 
 
 def build_ids(folder: Path, ids: IdRange) -> list[int]:
-    """What builds run as on this machine: of their part of the range what no user has, else the trial's.
+    """Return ids for builds on this machine: those of their part of the range that no user has, else the trial's.
 
     `folder` is the agent's data folder: before builds had ids of their own, users got these, too. Raises
-    AccountsError when it cannot be known who has which.
+    AccountsError when assigned ids cannot be read.
     """
     given = set(_read(folder / _FILE).values())
     free = [number for number in ids.builds if number not in given and not _is_named(number)]
@@ -201,7 +201,7 @@ def build_ids(folder: Path, ids: IdRange) -> list[int]:
 
 
 def barrier(path: Path) -> str:
-    """The first folder on the way to `path`, itself included, that others cannot pass; "" for none."""
+    """Return the first folder on the way to `path`, inclusive, that others cannot pass, or ""."""
     for folder in (*reversed(path.parents), path):
         if not folder.stat().st_mode & stat.S_IXOTH:
             return str(folder)
@@ -209,14 +209,14 @@ def barrier(path: Path) -> str:
 
 
 def range_on_this_machine(ids: IdRange) -> str:
-    """Why the range cannot be used here; "" when it can."""
+    """Return why the range cannot be used here, or ""."""
     subordinate = {name: _text(Path(name)) for name in ("/etc/subuid", "/etc/subgid")}
     taken = ids.overlap(_text(Path("/etc/passwd")), subordinate)
     return f"uid_first {ids.first} with uid_count {ids.count}: {taken}" if taken else ""
 
 
 def _is_named(number: int) -> bool:
-    """Whether the machine knows a user or a group by this id."""
+    """Whether the machine has a user or a group with this id."""
     for look_up in (pwd.getpwuid, grp.getgrgid):
         with contextlib.suppress(KeyError):
             look_up(number)

@@ -1,4 +1,4 @@
-"""This machine in its network: what others reach it by, and which of its ports are taken."""
+"""This machine in its network: its address for others, and its free ports."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ import psutil
 from nsml.client.contexts import is_local, split_server
 
 _ELSEWHERE = (("192.0.2.1", 9), ("2001:db8::1", 9))
-"""Addresses of documentation: nothing is sent there; the system only says which way it would go."""
+"""Documentation addresses: nothing is sent there; the system only chooses a route."""
 
 
 def reachable_host(server: str, host_name: str) -> str:
-    """The address by which other nodes reach this machine, as far as it can tell.
+    """Return the address of this machine for other nodes, as far as it can tell.
 
-    That from which it reaches the control plane: names of hosts need not resolve elsewhere. Where
-    that is on this machine, the one that leads out of it; `host_name` where none does.
+    The one used to reach the control plane: host names may not resolve elsewhere. If that
+    is on this machine, the one of the route outside; `host_name` without any.
     """
     if not is_local(server):
         address = _own_address(*split_server(server))
@@ -29,10 +29,10 @@ def reachable_host(server: str, host_name: str) -> str:
 
 
 def interface_of(host: str) -> str:
-    """The interface at which this machine has the address or name `host`, such as "eth0".
+    """Return the interface with the address or name `host`, such as "eth0".
 
-    Empty where none has it (others come through a translation of addresses), and for the loopback,
-    where others do not come at all.
+    Empty if none has it (others connect through address translation), and for the loopback,
+    which others cannot reach.
     """
     try:
         found = socket.getaddrinfo(host, None, type=socket.SOCK_STREAM)
@@ -48,12 +48,12 @@ def interface_of(host: str) -> str:
 
 
 def is_port_free(port: int) -> bool:
-    """Whether nobody listens at a TCP port of this machine, at any of its addresses."""
+    """Whether a TCP port of this machine is free, at all of its addresses."""
     for family, everywhere in ((socket.AF_INET6, "::"), (socket.AF_INET, "0.0.0.0")):  # noqa: S104
         with suppress(OSError):  # a machine without IPv6 has no such sockets
             probe = socket.socket(family, socket.SOCK_STREAM)
             with closing(probe):
-                # as programs do that meet there: what lingers of a closed connection is no obstacle
+                # like programs that meet there: lingering closed connections do not matter
                 probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
                 if family == socket.AF_INET6:
                     probe.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
@@ -72,7 +72,7 @@ def _is_bindable(probe: socket.socket, host: str, port: int) -> bool:
 
 
 def _own_address(host: str, port: int) -> str:
-    """From which a datagram to there would leave; empty when there is no way, or only a local one."""
+    """Return the source address of a datagram to there; empty without a route, or with only a local one."""
     with suppress(OSError):
         for family, _, _, _, address in socket.getaddrinfo(host, port, type=socket.SOCK_DGRAM):
             with suppress(OSError), closing(socket.socket(family, socket.SOCK_DGRAM)) as probe:

@@ -1,8 +1,8 @@
-"""The devices that the node offers: read again and again, judged, and told when they change.
+"""The devices that the node offers: read repeatedly, judged, and reported when they change.
 
-One reader asks the driver, in a thread of its own, for as long as that takes; nothing else waits
-for it. What has not answered within a deadline is a driver that does not answer, and everything is
-withheld until a reading comes in time.
+One reader calls the driver, in a thread of its own, for as long as that takes; nothing else waits
+for it. A driver that misses the deadline counts as not responding, and all devices are
+withheld until a reading is in time.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ log = structlog.get_logger()
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OfferedDevice:
-    """One device and why nothing new may be placed on it; empty: it is offered."""
+    """One device and why it accepts no new placements; empty: it is offered."""
 
     device: Device
     withheld: str = ""
@@ -43,7 +43,7 @@ class OfferedDevice:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Offer:
-    """All devices of the node. `note` says why there are none, or fewer than there should be."""
+    """All devices of the node. `note` explains why there are none, or fewer than there should be."""
 
     devices: Sequence[OfferedDevice] = ()
     note: str = ""
@@ -52,13 +52,13 @@ class Offer:
 def offer_of(
     found: Devices, before: Offer, *, used_by: Mapping[str, str], held: Collection[str]
 ) -> Offer:
-    """What to offer after a reading.
+    """Return the offer after a reading.
 
     Args:
-        found: what the driver told.
-        before: what was offered until now.
-        used_by: by uuid, who uses a device that is not of a session.
-        held: the devices that sessions hold.
+        found: the driver's result.
+        before: the previous offer.
+        used_by: by uuid, the foreign user of a device.
+        held: the devices used by sessions.
     """
     listed = {device.uuid: device for device in found.devices}
     offered = [
@@ -74,7 +74,7 @@ def offer_of(
 
 
 def silent_offer(before: Offer) -> Offer:
-    """What to offer while the driver does not answer: nothing, but what there was may come back."""
+    """Return the offer while the driver does not answer: no devices, but previous ones may return."""
     return Offer(
         devices=[OfferedDevice(device=one.device, withheld=NO_ANSWER) for one in before.devices],
         note=NO_ANSWER,
@@ -82,10 +82,10 @@ def silent_offer(before: Offer) -> Offer:
 
 
 def _is_missed(device: Device, listed: Collection[Device], held: Collection[str]) -> bool:
-    """Whether a device that is not listed is one that should be.
+    """Whether an unlisted device should be listed.
 
-    A change of the MIG mode, or of the instances, makes others of the same hardware: then nothing is
-    missing, but for what a session still holds.
+    A change of the MIG mode, or of the instances, replaces devices of the same hardware: then none is
+    missing, except those that a session still uses.
     """
     if device.uuid in held:
         return True
@@ -96,7 +96,7 @@ def _is_missed(device: Device, listed: Collection[Device], held: Collection[str]
 def _numbered(
     listed: Sequence[OfferedDevice], missed: Sequence[OfferedDevice]
 ) -> list[OfferedDevice]:
-    """Both in order of index: what is missed gives way where its number is another's by now."""
+    """Return both in order of index: missed ones are renumbered if their index was reused."""
     taken = {one.device.index for one in listed}
     every = list(listed)
     for one in missed:
@@ -110,12 +110,12 @@ class DeviceWatch:
     """Keeps the offer of one node.
 
     Args:
-        probe: whom to ask.
-        replicas: lists what the runtime knows, to tell its processes from others.
-        shares: what sessions hold of each device, by uuid.
-        before_reading: told the shares before each reading (simulated devices follow them).
-        changed: called when the offer is another one.
-        run_long: gives each reading a thread of its own.
+        probe: the driver.
+        replicas: lists the runtime's replicas, to distinguish their processes from others.
+        shares: shares of sessions by device uuid.
+        before_reading: gets the shares before each reading (for simulated devices).
+        changed: called when the offer has changed.
+        run_long: runs each reading in a thread of its own.
     """
 
     def __init__(
@@ -151,25 +151,25 @@ class DeviceWatch:
 
     @property
     def offer(self) -> Offer:
-        """What is offered now."""
+        """The current offer."""
         return self._offer
 
     async def known(self) -> None:
-        """Return when the first reading is in, or overdue."""
+        """Return when the first reading is complete, or overdue."""
         await self._known.wait()
 
     def message(self) -> pb.DevicesChanged:
-        """The offer as the control plane is told of it; a copy."""
+        """Return the offer as a message; a copy."""
         message = pb.DevicesChanged()
-        message.CopyFrom(self._message)  # asked for with every message of the agent
+        message.CopyFrom(self._message)  # requested with every message of the agent
         return message
 
     def samples(self) -> list[resources.DeviceSample]:
-        """The newest readings; none while the driver does not answer."""
+        """Return the newest readings; none while the driver does not answer."""
         return [_sample_message(one) for one in self._samples]
 
     def on_devices(self) -> Mapping[int, Sequence[tuple[int, int | None]]]:
-        """By node pid, on which devices a process computes: index, and bytes where the driver says."""
+        """Return by node pid the devices of each process: index, and bytes if the driver reports them."""
         index_of = {one.device.uuid: one.device.index for one in self._offer.devices}
         found: dict[int, list[tuple[int, int | None]]] = {}
         for sample in self._samples:
@@ -179,7 +179,7 @@ class DeviceWatch:
         return found
 
     def grants(self, uuids: Sequence[str]) -> list[DeviceGrant]:
-        """The devices of these uuids; raises ValueError for one that is not here."""
+        """Return the devices of these uuids; raises ValueError for a missing one."""
         known = {one.device.uuid: one.device for one in self._offer.devices}
         missing = [uuid for uuid in uuids if uuid not in known]
         if missing:
@@ -201,23 +201,23 @@ class DeviceWatch:
                     held = self._shares().keys()
                     offer = offer_of(found, self._offer, used_by=used_by, held=held)
                     self._take(offer, samples)
-                # what came late is old: the next reading shows whether it is in time again
+                # a late reading is old: the next one shows whether it is in time again
                 await self._clock.sleep(self._interval_s)
 
     def _read(self) -> tuple[Devices, Sequence[DeviceSample]]:
         try:
             return self._probe.devices(), self._probe.sample()
         except Exception as error:
-            # It must not, and the agent goes on.
+            # It must not raise, and the agent continues.
             log.exception("devices.unreadable")
             return Devices(reason=f"the driver could not be read: {error}"), ()
 
     async def _occupied(
         self, group: TaskGroup, samples: Sequence[DeviceSample]
     ) -> Mapping[str, str]:
-        """Who uses devices and is of no session, as far as that was seen in time.
+        """Return foreign users of devices, as far as found in time.
 
-        Of a process that hangs in the kernel even to read whose it is may hang: readings go on without.
+        Even reading the owner of a process stuck in the kernel may hang: readings continue without.
         """
         within_s = 0.0
         if self._looking is None:
@@ -233,7 +233,7 @@ class DeviceWatch:
         try:
             return await self._used_by(samples)
         except Exception:
-            # Whose the processes are cannot be told now: that is held against nobody.
+            # The owners are unknown now: withhold nothing for that.
             log.exception("devices.processes_unknown")
             return {}
 

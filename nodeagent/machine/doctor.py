@@ -1,7 +1,7 @@
-"""What a machine lacks to be a good node: pure judgements over facts that `inspection.py` gathers.
+"""What a machine lacks to be a good node: pure checks of facts that `inspection.py` gathers.
 
-A check is a function from the facts to findings, listed in `CHECKS`; each finding says what was found and,
-unless all is well, what to do about it.
+A check is a function from the facts to findings, listed in `CHECKS`; each finding has a result and,
+unless all is well, advice.
 """
 
 from __future__ import annotations
@@ -29,13 +29,13 @@ LEAST_SHM_BYTES: Final = _GIB
 LEAST_PORTS: Final = 1_000
 LEAST_INOTIFY: Final = 1_024
 WORST_CLOCK_S: Final = 2.0
-"""Certificates and times of sessions are judged by several clocks."""
+"""Certificates and times of sessions are checked against several clocks."""
 BAD_CLOCK_S: Final = WRONG_CLOCK_S
 LEAST_PYTHON: Final = (3, 11)
 TAR_FIXED_IN: Final = "3.11.13, 3.12.11, 3.13.4"
-"""The first releases whose `tarfile` keeps an archive in its folder (CVE-2025-4517)."""
+"""The first releases with a `tarfile` that keeps an archive in its folder (CVE-2025-4517)."""
 _SHARED: Final = frozenset({"nfs", "nfs4", "cifs", "smb3", "fuse.sshfs", "9p", "lustre", "ceph"})
-"""Filesystems on which SQLite's locks, or durable renames, cannot be relied on."""
+"""Filesystems with unreliable SQLite locks or durable renames."""
 _FLEETING: Final = frozenset({"tmpfs", "ramfs"})
 
 
@@ -45,7 +45,7 @@ _JOIN_AGAIN: Final = (
 
 
 class Grade(enum.StrEnum):
-    """How good a finding is."""
+    """Severity of a finding."""
 
     OK = "ok"
     WARN = "warn"
@@ -64,10 +64,10 @@ class Finding:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EngineSymptoms:
-    """A container engine; `refusal` says why it does not answer.
+    """A container engine; `refusal` is why it does not answer.
 
-    `filters_calls`: containers get a seccomp profile, without which the agent uses none. `opens_io_uring`:
-    that of this engine lets programs use it, and the kernel does not forbid it. `metadata_reason`: why the
+    `filters_calls`: containers get a seccomp profile; without it the agent uses none. `opens_io_uring`:
+    the engine's profile allows it, and so does the kernel. `metadata_reason`: why the
     agent's rules do not close metadata services of clouds to all containers.
     """
 
@@ -83,32 +83,32 @@ class EngineSymptoms:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Symptoms:
-    """What was found on the machine. None: it could not be found out, or is not there.
+    """Facts of the machine. None: unknown, or missing.
 
     Attributes:
-        settings_refusal: why the agent's settings cannot be used; empty: they can, or there are none.
-        default_image: the image of sessions that name none, as the settings have it; "": there is none.
-        is_image_pulled: the agent asks a registry for it where it is missing.
-        wanted_isolation: the settings' word, `auto` or a level.
-        driver_refusal: why the NVIDIA driver gives no devices; empty when it does.
-        has_nvidia_hardware: a PCI device of NVIDIA is there, whatever the driver says.
-        certificate_left_s: until the node's certificate ends, negative once it has; None: there is none.
-        certificate_refusal: why it cannot be read.
-        certificate_void: why the platform does not take it any more.
-        clock_ahead_s: of this clock over the control plane's; `clock_error_s` how wrong that may be.
-        is_clock_synchronised: the kernel's word.
-        server: HOST:PORT of the control plane that this node obeys; `server_refusal` why it is not reached.
-        ports: how many the kernel may give out.
-        data, filesystem: the data folder and what it lies on.
-        isolation: the strongest level that worked; `isolation_reason` why a stronger one did not.
-        has_own_networks: sessions at level `namespace` get networks of their own; None: it was not tried.
-        network_reason: why they do not, or why metadata services of clouds stay open to them.
+        settings_refusal: why the agent's settings are invalid; empty: they are not, or there are none.
+        default_image: the setting for sessions that name no image; "": there is none.
+        is_image_pulled: the agent pulls it from a registry if it is missing.
+        wanted_isolation: the setting, `auto` or a level.
+        driver_refusal: why the NVIDIA driver returns no devices; empty if it does.
+        has_nvidia_hardware: a PCI device of NVIDIA exists, whatever the driver reports.
+        certificate_left_s: until the node's certificate expires, negative after that; None: there is none.
+        certificate_refusal: why it is unreadable.
+        certificate_void: why the platform rejects it.
+        clock_ahead_s: of this clock over the control plane's; `clock_error_s` its uncertainty.
+        is_clock_synchronised: according to the kernel.
+        server: HOST:PORT of this node's control plane; `server_refusal` why it is unreachable.
+        ports: number that the kernel may assign.
+        data, filesystem: the data folder and its file system.
+        isolation: the strongest working level; `isolation_reason` why a stronger one failed.
+        has_own_networks: sessions at level `namespace` get networks of their own; None: not tested.
+        network_reason: why they do not, or why metadata services of clouds are open to them.
         wanted_network: the setting `session_network`.
-        is_metadata_open: they do.
+        is_metadata_open: they are.
         has_pip: the agent's environment has pip, which installs packages into images.
-        keeps_tar_in_place: Python's own filters for tar archives work, or were mended by the distribution.
-        cgroups: 1 or 2 with the controllers, and whether a group of our own can be made.
-        inotify: instances that one user of the machine may have.
+        keeps_tar_in_place: Python's own filters for tar archives work, or were fixed by the distribution.
+        cgroups: 1 or 2 with the controllers, and whether we can create a group.
+        inotify: most instances of one user of the machine.
     """
 
     settings_refusal: str = ""
@@ -153,7 +153,7 @@ class Symptoms:
 
 
 def examine(symptoms: Symptoms) -> list[Finding]:
-    """Everything that was looked at, in the order of `CHECKS`."""
+    """Return all findings, in the order of `CHECKS`."""
     return [finding for check in CHECKS for finding in check(symptoms)]
 
 
@@ -250,7 +250,7 @@ def _engine(s: Symptoms) -> Iterator[Finding]:
 
 
 def _image(s: Symptoms) -> Iterator[Finding]:
-    """The default image: without it the agent has no container to try, and uses none."""
+    """Check the default image: without it the agent has no container to try, and uses none."""
     if s.engine is None or s.engine.refusal or s.wanted_isolation not in {"auto", "container"}:
         return
     if not s.default_image:
@@ -451,7 +451,7 @@ def _limits(s: Symptoms) -> Iterator[Finding]:
 
 
 def _inotify(s: Symptoms) -> Iterator[Finding]:
-    """At level `namespace` with root each session has instances of its own."""
+    """Check inotify. At level `namespace` with root each session has instances of its own."""
     if s.inotify is None:
         return
     has_own = s.isolation == "namespace" and s.is_root and s.engine is None

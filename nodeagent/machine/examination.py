@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 def main(words: Sequence[str]) -> int:
-    """Write one JSON object to stdout; 1 when anything is bad, else 0."""
+    """Write one JSON object to stdout; return 1 for any bad finding, else 0."""
     parser = argparse.ArgumentParser(
         prog="nsml-agent doctor", description="Examines this machine; needs no root."
     )
@@ -46,7 +46,7 @@ def main(words: Sequence[str]) -> int:
 
 
 def _settings(path: Path) -> tuple[Settings, str]:
-    """Those that an agent has here, or would have; the defaults and why, where they are damaged."""
+    """Return the agent's settings here, or those it would have; the defaults and a reason if damaged."""
     try:
         return settings_to_be(path, os.environ), ""
     except (SettingsError, OSError) as error:
@@ -54,7 +54,7 @@ def _settings(path: Path) -> tuple[Settings, str]:
 
 
 def _engine(settings: Settings) -> Path:
-    """Where `nsml up` would look for the engine too."""
+    """Return the engine's socket, found like `nsml up` does."""
     named = os.environ.get("DOCKER_HOST", "")
     is_local = named.startswith("unix:///")
     return Path(named.removeprefix("unix://")) if is_local else settings.engine_socket

@@ -1,10 +1,10 @@
-"""Which processes on the devices are no session's.
+"""Finds processes on the devices that belong to no session.
 
-A process is a session's when it or an ancestor of it is the pid of a replica that the runtime knows,
-or carries the mark of one in its environment: of what detached itself from its ancestors the mark
-is left, of what overwrote its environment the ancestors. Pids are the host's, as the driver's are:
-those of containers, too. A process that cannot be seen (of another pid namespace, or hidden) is
-nobody's, and not counted.
+A process is a session's if it or an ancestor is the pid of a replica known to the runtime,
+or has the mark of one in its environment: a detached process still has the
+mark, one that overwrote its environment still has the ancestors. Pids are the host's, like the driver's:
+those of containers, too. An invisible process (of another pid namespace, or hidden) has
+no owner, and is not counted.
 """
 
 from __future__ import annotations
@@ -18,19 +18,19 @@ from nodeagent.probes.interface import DeviceSample
 from nsml.spec.foreign_processes import USED_BY
 
 STRANGE_AFTER_S = 10.0
-"""A process is called a stranger when it was one for so long: what a session left may be dying, and
-of what has just begun the runtime may not know yet. Who was there before the first look is one at
-once, so that an agent that starts offers nothing that is used."""
+"""A process is reported as foreign after this time: a session's process may be dying, and
+the runtime may not know a new one yet. Those that existed before the first look are reported
+at once, so that a starting agent offers no device in use."""
 
 _MARK = b"NSML_REPLICA="
 _MOST_ANCESTORS = 64
 _DRIVERS_OWN = frozenset({"nvidia-cuda-mps"})
-"""Names, of which the kernel keeps 15 characters, of servers through which sessions compute."""
+"""Names of servers for sessions' computations; the kernel keeps 15 characters."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Process:
-    """One process; `start_ticks` tells it from a later one with its pid."""
+    """One process; `start_ticks` distinguishes it from a later one with its pid."""
 
     pid: int
     start_ticks: int
@@ -40,7 +40,7 @@ class Process:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Replicas:
-    """The replicas that the runtime knows: their ids, and the pids of those that run."""
+    """The runtime's replicas: their ids, and the pids of running ones."""
 
     marks: frozenset[str] = frozenset()
     pids: frozenset[int] = frozenset()
@@ -48,7 +48,7 @@ class Replicas:
 
 @dataclass(slots=True)
 class Occupants:
-    """Keeps in mind whose the processes on the devices are. Blocking: it reads /proc."""
+    """Remembers the owners of processes on the devices. Blocking: it reads /proc."""
 
     proc: Path = Path("/proc")
     _ours: set[tuple[int, int]] = field(default_factory=set)
@@ -56,7 +56,7 @@ class Occupants:
     _grace_s: float = 0.0
 
     def unknown(self, samples: Iterable[DeviceSample], now: float) -> bool:
-        """Whether a process is on a device of which it is not settled whose it is."""
+        """Whether a process with an undecided owner is on a device."""
         return any(
             process_key(one) not in self._ours and now < self._settled_at(one)
             for one in self._visible(samples).values()
@@ -65,7 +65,7 @@ class Occupants:
     def strangers(
         self, samples: Sequence[DeviceSample], replicas: Replicas, now: float
     ) -> Mapping[str, str]:
-        """What to say of each device, by uuid, that a process of nobody's uses."""
+        """Describe the foreign processes of each device, by uuid."""
         visible = self._visible(samples)
         self._forget(visible.values())
         for one in visible.values():
@@ -87,7 +87,7 @@ class Occupants:
         return said
 
     def looked(self) -> None:
-        """Who is there was seen once; whoever is found from now on has come since."""
+        """The first look is complete; later processes are new."""
         self._grace_s = STRANGE_AFTER_S
 
     def _visible(self, samples: Iterable[DeviceSample]) -> dict[int, Process]:
@@ -122,7 +122,7 @@ class Occupants:
 
 
 def belongs(process: Process | None, replicas: Replicas, proc: Path) -> bool:
-    """Whether a process, or an ancestor of it, is a replica's: by pid, or by the mark in its environment."""
+    """Whether a process, or an ancestor, belongs to a replica: by pid, or by the mark in its environment."""
     at = process
     for _ in range(_MOST_ANCESTORS):
         if at is None or at.pid <= 1:
@@ -145,12 +145,12 @@ def _mark_of(proc: Path, pid: int) -> str | None:
 
 
 def process_key(process: Process) -> tuple[int, int]:
-    """What tells a process from all others since the boot."""
+    """Return the process's unique key since the boot."""
     return process.pid, process.start_ticks
 
 
 def read_process(proc: Path, pid: int) -> Process | None:
-    """A process that can be seen and is no zombie; its name without what no screen should get."""
+    """Return a visible process that is no zombie; its name without unprintable characters."""
     try:
         stat = (proc / str(pid) / "stat").read_bytes()
     except OSError:

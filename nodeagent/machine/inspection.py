@@ -1,4 +1,4 @@
-"""Looks a machine over for `doctor.py`. Nothing here needs root, a control plane, or a data folder."""
+"""Inspects a machine for `doctor.py`. Needs no root, control plane, or data folder."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ _UNSYNCHRONISED = 0x40
 _REACH_S = 5.0
 _ENGINE_S = 10.0
 _CLOSES_IO_URING = 25
-"""The first Docker whose default profile refuses io_uring."""
+"""The first Docker with a default profile against io_uring."""
 _WANTED = frozenset({"memory", "pids", "cpu"})
 _SHM = "/dev/shm"  # noqa: S108 - nothing is written there
 _CGROUPS = Path("/sys/fs/cgroup")
@@ -61,15 +61,15 @@ def look(
     ahead_s: float | None,
     error_s: float,
 ) -> Symptoms:
-    """Everything; takes some seconds, since programs are run to see what the kernel permits.
+    """Gather all facts; takes some seconds, since programs are run to test the kernel.
 
     Args:
         data: the agent's data folder, which need not exist.
-        server: HOST:PORT of the control plane that the node obeys; empty: it has not joined.
+        server: HOST:PORT of the node's control plane; empty: it has not joined.
         engine: the socket of the container engine.
         settings: of the agent, or those that it would have.
-        ahead_s: how far this clock is ahead of the control plane's; None: unknown.
-        error_s: how wrong that may be.
+        ahead_s: this clock's lead over the control plane's; None: unknown.
+        error_s: uncertainty of that.
     """
     found: dict[str, Any] = {"data": str(data), "server": server}
     for part in (_driver, _isolation, _cgroups):
@@ -92,7 +92,7 @@ def look(
         etcd=_tried(_etcd),
         python=sys.version_info[:3],
         has_pip=find_spec("pip") is not None,
-        # came with the mend of CVE-2025-4517, in distributions that mend older releases, too
+        # introduced by the fix of CVE-2025-4517, also in distributions that fix older releases
         keeps_tar_in_place=hasattr(tarfile, "data_filter") and hasattr(os.path, "ALLOW_MISSING"),
         files=_files(),
         shm_bytes=_tried(lambda: shutil.disk_usage(_SHM).total),
@@ -112,7 +112,7 @@ def _certificate(settings: Settings, server: str = "") -> dict[str, Any]:
 
 
 def _void(settings: Settings, server: str) -> str:
-    """Why the control plane does not take the node's certificate; "" where it does, or does not say."""
+    """Return why the control plane rejects the node's certificate; "" if it does not, or is silent."""
     certificate, key, authority = (
         settings.certificate_file,
         settings.key_file,
@@ -126,7 +126,7 @@ def _void(settings: Settings, server: str) -> str:
     except NotSignedIn as error:
         return error.why or error.message
     except (ClientError, OSError):
-        pass  # that it is not reached is found by itself
+        pass  # an unreachable one is a finding of its own
     return ""
 
 
@@ -134,7 +134,7 @@ def _driver() -> dict[str, Any]:
     devices = NvmlProbe().devices()
     vendors = Path("/sys/bus/pci/devices").glob("*/vendor")
     kinds = (file for file in vendors if _tried(file.read_text, "").strip() == _NVIDIA)
-    # 0x03....: display controllers, which are the ones that compute
+    # 0x03....: display controllers, which include GPUs
     has_hardware = any(
         _tried((file.parent / "class").read_text, "").startswith("0x03") for file in kinds
     )
@@ -174,7 +174,7 @@ def _engine(at: Path, settings: Settings) -> EngineSymptoms | None:
 
 
 def _opens_io_uring(version: str) -> bool:
-    """Whether an engine's own profile lets programs use io_uring on this kernel."""
+    """Whether an engine's own profile allows io_uring on this kernel."""
     major = version.partition(".")[0]
     if not major.isdigit() or int(major) >= _CLOSES_IO_URING:
         return False
@@ -187,7 +187,7 @@ def _opens_io_uring(version: str) -> bool:
 def _has(engine: Engine, image: str) -> bool:
     try:
         return find_image(engine, image) is not None
-    except EngineRefused:  # no name that an image can have
+    except EngineRefused:  # an invalid name of an image
         return False
 
 
@@ -201,7 +201,7 @@ def _isolation() -> dict[str, Any]:
 
 
 def _network(settings: Settings, isolation: str) -> dict[str, Any]:
-    """Makes the networks of another agent, tries them, and removes them."""
+    """Creates networks like an agent's, tests them, and removes them."""
     wanted = {"wanted_network": settings.session_network}
     is_wanted = isolation == Isolation.NAMESPACE and settings.session_network != "host"
     with tempfile.TemporaryDirectory(prefix="nsml-doctor-") as scratch:
@@ -264,7 +264,7 @@ def _can_make(place: Path) -> bool:
 
 
 def _is_synchronised() -> bool | None:
-    """The kernel's word on its clock; None where it does not say."""
+    """Return the kernel's clock status; None if unknown."""
 
     class _Timex(ctypes.Structure):
         _fields_ = (
@@ -285,7 +285,7 @@ def _is_synchronised() -> bool | None:
 
 
 def _reach(server: str) -> str:
-    """Why a connection to HOST:PORT cannot be made; empty when it can."""
+    """Return why a connection to HOST:PORT fails, or ""."""
     host, _, port = server.removeprefix("unix:").rpartition(":")
     try:
         if server.startswith("unix:"):
@@ -343,7 +343,7 @@ def _files() -> int | None:
 
 
 def _tried(question: Callable[[], Any], otherwise: Any = None) -> Any:
-    """An answer of the machine, which may have none."""
+    """Return an answer of the machine, or `otherwise`."""
     try:
         return question()
     except (OSError, ValueError, subprocess.SubprocessError):

@@ -1,4 +1,4 @@
-"""Readings of the node, and of the replicas that run on it, in the contract's words."""
+"""Readings of the node, and of its running replicas, as messages of the contract."""
 
 from __future__ import annotations
 
@@ -19,22 +19,22 @@ from nsml.common.clock import Clock
 from nsml.v1 import agents_pb2 as pb
 
 MOST_REPLICAS = 128
-"""Of which readings are sent; more are not kept of a node."""
+"""Most replicas with readings; a node's others are dropped."""
 _SHARE = 0.0005
-"""Most of its time that the agent spends on looking at one replica: what takes longer is looked at less often,
-and its last reading is told meanwhile."""
+"""Most of its time that the agent spends on looks at one replica: slow ones are read less often,
+and their last reading is repeated meanwhile."""
 _LONGEST_PAUSE_S = 9.0
 
 
 class HeldDevices:
-    """What sessions hold of each device and since when: what simulated devices pretend to do."""
+    """Sessions' shares of each device and their start: the load of simulated devices."""
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
         self._loads: dict[str, SimulatedLoad] = {}
 
     def update(self, shares: Mapping[str, float]) -> None:
-        """Shares from 0 to 1 by device; devices that are left out are idle."""
+        """Set shares from 0 to 1 by device; missing devices are idle."""
         now = self._clock.monotonic()
         self._loads = {
             uuid: SimulatedLoad(
@@ -44,7 +44,7 @@ class HeldDevices:
         }
 
     def loads(self) -> Mapping[str, SimulatedLoad]:
-        """What was told last."""
+        """Return the current loads."""
         return self._loads
 
 
@@ -56,7 +56,7 @@ class NodeMeter:
         self._data = data
 
     def sample(self) -> pb.NodeSample:
-        """One reading."""
+        """Return one reading."""
         host = self._host.sample()
         return pb.NodeSample(
             cpu_percent=host.cpu_percent,
@@ -67,7 +67,7 @@ class NodeMeter:
 
 @dataclass(slots=True)
 class _Metered:
-    """What is known of one replica; `base_s` is the processor time from which it is counted, at `base_at`."""
+    """State of one replica; `base_s` is the processor time of the last reading, at `base_at`."""
 
     enclosure: Enclosure
     base_s: float
@@ -78,13 +78,13 @@ class _Metered:
 
 
 class ReplicaMeter:
-    """Reads what the processes of each replica take; blocking, one caller at a time.
+    """Reads the resource usage of each replica's processes; blocking, one caller at a time.
 
     Args:
-        boot_id: of this boot: claims of another are of nobody.
-        cores: more than these no replica takes, whatever is read.
-        find, use: where the processes of a replica are, and what they take.
-        spent: processor time of the calling thread, seconds: what a look costs.
+        boot_id: of this boot: other claims are void.
+        cores: upper limit of a replica's reading.
+        find, use: find the processes of a replica, and their usage.
+        spent: CPU time of the calling thread, in seconds, for the cost of a look.
     """
 
     def __init__(
@@ -106,7 +106,7 @@ class ReplicaMeter:
         self._known: dict[ReplicaId, _Metered] = {}
 
     def samples(self, running: Mapping[ReplicaId, ReplicaFolder]) -> list[pb.ReplicaSample]:
-        """A reading of each of these that was read before; what is left out is forgotten."""
+        """Return a reading of each replica that was read before; others are forgotten."""
         self._known = {one: known for one, known in self._known.items() if one in running}
         found = []
         for replica_id, folder in islice(running.items(), MOST_REPLICAS):
@@ -141,9 +141,9 @@ class ReplicaMeter:
 
     @staticmethod
     def _cores_since(known: _Metered, cpu_s: float, now: float) -> float:
-        """Processor time a second since the last reading.
+        """Return CPU time per second since the last reading.
 
-        What has just ended may be with nobody for a moment: what falls is believed the second time.
+        An ended process may be uncounted for a moment: a decrease is accepted the second time.
         """
         if cpu_s < known.base_s and not known.fell:
             known.fell = True
