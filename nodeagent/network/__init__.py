@@ -1,1 +1,1 @@
-"""Networks of sessions: namespaces, rules between them, and what gangs are told."""
+"""Networks of sessions: namespaces, rules between them, and variables of gangs."""

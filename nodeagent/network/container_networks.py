@@ -1,4 +1,4 @@
-"""By which interfaces containers with sessions and builds leave the machine, and for whom no rule can be kept."""
+"""The interfaces by which containers of sessions and builds leave the machine, and the containers without enforceable rules."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ class ContainerNetworks:
     """The engine's networks of this agent's containers. Blocking.
 
     Args:
-        engine: where they are.
+        engine: runs them.
         settings: the site's choice of networks.
-        own: the network of sessions and builds where the site names none.
+        own: the network of sessions and builds if the site names none.
     """
 
     def __init__(self, engine: Engine, settings: Settings, own: str) -> None:
@@ -37,7 +37,7 @@ class ContainerNetworks:
         self._ways = Ways()
 
     def bridges(self) -> Sequence[str]:
-        """The interfaces behind which containers are; as before where the engine does not answer."""
+        """Return the interfaces of containers; the previous ones if the engine does not answer."""
         try:
             self._ways = ways_of(self._engine, {*self._sessions, self._builds})
         except EngineError as error:
@@ -45,9 +45,9 @@ class ContainerNetworks:
         return self._ways.bridges
 
     def open_reason(self, *, has_ids: bool) -> str:
-        """Why rules about metadata services do not hold for all containers; "": they do.
+        """Return why rules about metadata services do not hold for all containers, or "".
 
-        `has_ids`: sessions run as ids of their own.
+        `has_ids`: sessions run with ids of their own.
         """
         reasons = []
         if HOST in self._sessions and not has_ids:

@@ -1,8 +1,8 @@
-"""What the replicas of a gang are told so that they find one another.
+"""Addresses and variables by which the replicas of a gang find one another.
 
-Every replica of an attempt comes to the same answers by itself. Rank r may listen at port
-`meeting_port(attempt) + r` of its node; that of rank 0 is MASTER_PORT. The number changes from
-attempt to attempt, and lies below those that the system gives away.
+Every replica of an attempt computes the same results. Rank r may listen at port
+`meeting_port(attempt) + r` of its node; that of rank 0 is MASTER_PORT. The number differs between
+attempts, and is below the system's ephemeral ports.
 """
 
 from __future__ import annotations
@@ -26,11 +26,11 @@ _NETWORK = re.compile(r"overlay:[A-Za-z0-9][A-Za-z0-9_.-]{0,127}")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GangNetwork:
-    """How the replicas of gangs on this node reach others, as its administrator allows.
+    """How the replicas of gangs on this node reach others, as set by its administrator.
 
     `mode` is `host`, `overlay:NAME` (a network of the container engine) or `none`. `devices` are
-    nodes or folders of /dev for fast networks. `unlimited_memlock`: containers may register as much
-    memory with such devices as they like. `environment` is for every gang; a session's own stands.
+    nodes or folders of /dev for fast networks. `unlimited_memlock`: containers may register any amount of
+    memory with such devices. `environment` is for every gang; a session's own takes precedence.
     """
 
     mode: str = HOST
@@ -40,23 +40,23 @@ class GangNetwork:
 
     @property
     def engine_network(self) -> str:
-        """Its name for a container engine."""
+        """The network's name in the container engine."""
         return self.mode.removeprefix(_OVERLAY)
 
     @property
     def is_overlay(self) -> bool:
-        """Whether containers get a network of their own there, with names."""
+        """Whether containers get a network of their own in it, with names."""
         return self.mode.startswith(_OVERLAY)
 
     def hosts(self, replica: ReplicaId, of_nodes: Sequence[str]) -> list[str]:
-        """Where the replicas are reached, by rank: at their nodes, or by names within an overlay."""
+        """Return the replicas' hosts, by rank: their nodes, or names within an overlay."""
         if not self.is_overlay:
             return list(of_nodes)
         return [overlay_name(replica, rank) for rank in range(len(of_nodes))]
 
 
 def overlay_name(replica: ReplicaId, rank: int) -> str:
-    """The name of a rank of the replica's attempt within an overlay network."""
+    """Return the name of a rank of the replica's attempt within an overlay network."""
     return f"{replica.session_id}-{replica.attempt}-{rank}"
 
 
@@ -66,9 +66,9 @@ def is_mode(text: str) -> bool:
 
 
 def interface_variables(mode: str, interface: str) -> dict[str, str]:
-    """What tells torch's gloo at which interface of the node the others of a gang reach it.
+    """Return the variable that names the node's interface for torch's gloo.
 
-    Left to itself it takes the address that the node's own name has there, which is often one of the
+    By default gloo uses the address of the node's own name, which is often one of the
     loopback, and replicas on several nodes never meet. A network of an engine has names of its own.
     """
     return {"GLOO_SOCKET_IFNAME": interface} if mode == HOST and interface else {}
@@ -124,10 +124,10 @@ def launcher_variables(gang: Mapping[str, str], world: int, devices: int) -> dic
 
 
 def meeting_port(replica: ReplicaId) -> int:
-    """The port of rank 0, known to all replicas of the attempt."""
+    """Return the port of rank 0, known to all replicas of the attempt."""
     return _FIRST_PORT + zlib.crc32(f"{replica.session_id}.{replica.attempt}".encode()) % _PORTS
 
 
 def own_port(replica: ReplicaId) -> int:
-    """The port that this replica may listen at."""
+    """Return the port that this replica may listen at."""
     return meeting_port(replica) + replica.rank

@@ -1,7 +1,7 @@
-"""Which network a replica gets: one of its own, that of its gang, or the node's for a session that asks for it.
+"""Chooses a replica's network: one of its own, that of its gang, or the node's at the session's request.
 
-The control plane places by what the node offers; what the agent starts is decided here, by the settings that
-it has now.
+The control plane places by the node's offer; the agent decides here what it starts, by its current
+settings.
 """
 
 from __future__ import annotations
@@ -24,10 +24,10 @@ _REFUSALS = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NetworkOffer:
-    """The networks that a session that is no gang may ask for on this node.
+    """The networks that a session without a gang may request on this node.
 
-    `has_own`: sessions get networks of their own. `host` is what a session gets that asks for the node's
-    network; None: that is refused.
+    `has_own`: sessions get networks of their own. `host`: the node's network, for sessions that request
+    it; None: it is refused.
     """
 
     has_own: bool = False
@@ -35,7 +35,7 @@ class NetworkOffer:
 
     @property
     def networks(self) -> list[resources.Network]:
-        """For the control plane."""
+        """The networks offered to the control plane."""
         own = [resources.NETWORK_OWN] if self.has_own else []
         return own if self.host is None else [*own, resources.NETWORK_HOST]
 
@@ -43,10 +43,10 @@ class NetworkOffer:
 def network_of(
     spec: sessions.SessionSpec, gangs: GangNetwork, offer: NetworkOffer
 ) -> GangNetwork | None:
-    """The network that a replica shares; None: its own, or what the node gives all sessions.
+    """Return the network that a replica shares; None: its own, or the node's default.
 
     Raises:
-        NodeRefused: the node does not give it the network that it asks for.
+        NodeRefused: the node does not offer the requested network.
     """
     wanted = spec.network
     if spec.replica_count > 1:
@@ -64,5 +64,5 @@ def network_of(
 
 
 def shares_ports(spec: sessions.SessionSpec) -> bool:
-    """Whether its replicas are told a port of the node at which they may be reached."""
+    """Whether its replicas get a port of the node to be reached at."""
     return spec.replica_count > 1 or spec.network == resources.NETWORK_HOST

@@ -1,4 +1,4 @@
-"""Network namespaces made ahead, so that a start takes one and does not wait for the kernel."""
+"""Network namespaces created ahead, so that a start does not wait for the kernel."""
 
 from __future__ import annotations
 
@@ -11,23 +11,23 @@ from typing import Final
 import structlog
 
 READY: Final = 8
-"""Namespaces that are kept for the next sessions; more are made once half of them are gone."""
+"""Namespaces ready for the next sessions; refilled when half are used."""
 _AFTER_S: Final = 0.05
-"""The start that took the last of one half goes first: both would wait for the same locks of the kernel."""
+"""Delay for the start that used one: both would wait for the same locks of the kernel."""
 _PASSING: Final = (OSError, MemoryError)
-"""The system is short of something."""
+"""Errors of a temporary shortage."""
 
 log = structlog.get_logger()
 
 
 class NamespacePool:
-    """Gives each of its namespaces away once, as a descriptor that is the taker's. Used by several threads.
+    """Hands out each of its namespaces once, as a descriptor owned by the caller. Thread-safe.
 
-    None is left behind by whatever ends this process: nothing else holds them.
+    None outlives this process: nothing else holds them.
 
     Args:
-        make: gives new ones without end, in a thread that does nothing else and ends afterwards.
-        after_s: how long that waits once half are gone.
+        make: yields new ones without end, in a thread of its own that ends afterwards.
+        after_s: delay of a refill.
     """
 
     def __init__(self, make: Callable[[], Generator[int]], *, after_s: float = _AFTER_S) -> None:
@@ -39,7 +39,7 @@ class NamespacePool:
         self._closed = threading.Event()
 
     def take(self) -> int | None:
-        """One that is ready; None: the caller makes its own, which takes no longer than to wait for one."""
+        """Take a ready one; None: the caller creates its own, which takes no longer than waiting."""
         with self._turn:
             descriptor = self._ready.pop() if self._ready else None
             begins = (
@@ -53,7 +53,7 @@ class NamespacePool:
         return descriptor
 
     def close(self) -> None:
-        """End those that are ready; none is kept from now on."""
+        """Close the ready ones, and keep none from now on."""
         with self._turn:
             self._closed.set()
             ready, self._ready = self._ready, []
@@ -76,7 +76,7 @@ class NamespacePool:
             self._give_up(error)
 
     def _give_up(self, error: Exception) -> None:
-        """Leave it to the next session to try again; of what is no fault of the system the log has the traceback."""
+        """Leave the retry to the next session; errors other than shortages are logged with traceback."""
         fault = None if isinstance(error, _PASSING) else error
         log.warning("network.none_ready", reason=str(error) or repr(error), exc_info=fault)
         with self._turn:

@@ -1,6 +1,6 @@
-"""Interfaces, addresses and routes of Linux by its own interface for them (rtnetlink): what namespaces need.
+"""Interfaces, addresses and routes of Linux by rtnetlink, as far as namespaces need them.
 
-A `Netlink` belongs to the network namespace of the thread that made it, for good. Namespaces are made and
+A `Netlink` always uses the network namespace of the thread that created it. Namespaces are created and
 entered by threads that end afterwards: no other thread of the agent is ever in one.
 """
 
@@ -58,7 +58,7 @@ class Netlink:
         self._sequence = 0
 
     def __enter__(self) -> Self:
-        """Itself."""
+        """Return itself."""
         return self
 
     def __exit__(self, *_exception: object) -> None:
@@ -66,10 +66,10 @@ class Netlink:
         self._socket.close()
 
     def add_bridge(self, name: str) -> None:
-        """Make a bridge that keeps its hardware address.
+        """Create a bridge with a fixed hardware address.
 
-        One that was not given is that of some port, and changes as ports come and go: then what
-        others have learned of it is wrong, and their packets are lost until they ask again.
+        By default it has that of a port, which changes with its ports: then others'
+        ARP entries are wrong, and their packets are lost until they ask again.
         """
         address = b"\x02" + hashlib.sha256(name.encode()).digest()[:5]  # locally administered
         body = _named(name) + _attribute(_IFLA_ADDRESS, address) + _kind("bridge")
@@ -78,12 +78,12 @@ class Netlink:
     def add_pair(
         self, name: str, peer: str, namespace: int, *, mtu: int, bridge: int | None = None
     ) -> None:
-        """Make a pair of interfaces: `name` here, at a bridge, and `peer` in the namespace of a descriptor.
+        """Create a pair of interfaces: `name` here, at a bridge, and `peer` in the namespace of a descriptor.
 
-        Raises FileExistsError where one of that name is here.
+        Raises FileExistsError if that name exists here.
         """
-        # The kernel's default are queues for each processor, which it makes files in /sys of, and which a
-        # pair without programs of XDP has no use for.
+        # By default the kernel creates queues for each processor, with files in /sys, which a
+        # pair without XDP programs does not need.
         both = _number(_IFLA_MTU, mtu)
         both += _number(_IFLA_NUM_TX_QUEUES, 1) + _number(_IFLA_NUM_RX_QUEUES, 1)
         far = _named(peer) + _number(_IFLA_NET_NS_FD, namespace) + both
@@ -94,16 +94,16 @@ class Netlink:
         self._change(_NEWLINK, near, _CREATE | _EXCL)
 
     def isolate(self, name: str) -> None:
-        """Have a port of a bridge reach no other isolated port of it."""
+        """Isolate a port of a bridge from its other isolated ports."""
         info = _text(_INFO_SLAVE_KIND, "bridge")
         info += _nested(_INFO_SLAVE_DATA, _attribute(_BRPORT_ISOLATED, b"\x01"))
         self._change(_NEWLINK, _named(name) + _nested(_IFLA_LINKINFO, info))
 
     def keep_without_address(self, name: str) -> None:
-        """Give an interface no IPv6 address of its own when it is set up.
+        """Prevent an IPv6 address of an interface when it is set up.
 
-        It needs none to be a port of a bridge, and every address that comes to a machine or leaves it makes
-        browsers there abort what they load (ERR_NETWORK_CHANGED). A kernel without IPv6 has none to give.
+        A port of a bridge needs none, and every address added to or removed from a machine makes
+        browsers there abort what they load (ERR_NETWORK_CHANGED). No effect on a kernel without IPv6.
         """
         mode = _attribute(_IFLA_INET6_ADDR_GEN_MODE, _NO_ADDRESS)
         spec = _nested(_IFLA_AF_SPEC, _nested(socket.AF_INET6, mode))
@@ -111,15 +111,15 @@ class Netlink:
         self._change(_SETLINK, _named(name) + spec, passes=unsupported)
 
     def set_up(self, name: str) -> None:
-        """Have an interface work."""
+        """Set an interface up."""
         self._change(_NEWLINK, _named(name, flags=_IFF_UP))
 
     def index_of(self, name: str) -> int:
-        """The number of an interface."""
+        """Return the index of an interface."""
         return self.link(name).index
 
     def link(self, name: str) -> Link:
-        """An interface."""
+        """Return an interface."""
         answer = self._ask(_GETLINK, _named(name))
         _, _, index, _, _ = _LINK.unpack_from(answer)
         values = _values(answer[_LINK.size :])
@@ -127,18 +127,18 @@ class Netlink:
         return Link(index=index, mtu=mtu)
 
     def remove_link(self, name: str) -> None:
-        """Remove an interface, where it is there."""
+        """Remove an interface, if it exists."""
         self._change(_DELLINK, _named(name), passes=(errno.ENODEV,))
 
     def add_address(self, index: int, address: ipaddress.IPv4Interface) -> None:
-        """Give an interface an address, where it has not."""
+        """Add an address to an interface, if missing."""
         packed = address.ip.packed
         body = _ADDRESS.pack(socket.AF_INET, address.network.prefixlen, 0, 0, index)
         body += _attribute(_IFA_LOCAL, packed) + _attribute(_IFA_ADDRESS, packed)
         self._change(_NEWADDR, body, _CREATE | _EXCL, passes=(errno.EEXIST,))
 
     def add_default_route(self, index: int, gateway: ipaddress.IPv4Address) -> None:
-        """Send everything to a gateway at an interface, whatever the interface's own address is."""
+        """Send everything to a gateway at an interface, whatever the interface's own address."""
         main = (_RT_TABLE_MAIN, _RTPROT_STATIC, 0, _RTN_UNICAST, _RTNH_F_ONLINK)
         body = _ROUTE.pack(socket.AF_INET, 0, 0, 0, *main)
         body += _attribute(_RTA_GATEWAY, gateway.packed) + _number(_RTA_OIF, index)
@@ -147,7 +147,7 @@ class Netlink:
     def _change(
         self, kind: int, body: bytes, flags: int = 0, *, passes: tuple[int, ...] = ()
     ) -> None:
-        """Ask for a change; an error that is in `passes` is none."""
+        """Request a change, ignoring errors in `passes`."""
         try:
             self._ask(kind, body, flags | _ACK)
         except OSError as error:
@@ -171,15 +171,15 @@ class Netlink:
 
 
 def new_namespace(prepare: Callable[[int], None]) -> int:
-    """A descriptor of a new network namespace, in which `prepare` has run, with that descriptor.
+    """Create a network namespace, run `prepare` in it with its descriptor, and return that.
 
-    Who closes it last, of those with processes in it and with descriptors, ends it.
+    It ends with its last process and descriptor.
     """
     return in_thread_that_ends(lambda: enter_new_namespace(prepare))
 
 
 def enter_new_namespace(prepare: Callable[[int], None]) -> int:
-    """`new_namespace` that leaves the calling thread in it, which is to do nothing else any more."""
+    """Run `new_namespace` in the calling thread, which stays in it and must do nothing else."""
     namespaces.new_network()
     descriptor = os.open("/proc/thread-self/ns/net", os.O_RDONLY | os.O_CLOEXEC)
     try:
@@ -191,7 +191,7 @@ def enter_new_namespace(prepare: Callable[[int], None]) -> int:
 
 
 def inside(namespace: int, work: Callable[[], T]) -> T:
-    """What `work` gives in the network namespace of a descriptor."""
+    """Return the result of `work` in the network namespace of a descriptor."""
 
     def enter() -> T:
         namespaces.enter_network(namespace)
@@ -201,7 +201,7 @@ def inside(namespace: int, work: Callable[[], T]) -> T:
 
 
 def in_thread_that_ends(work: Callable[[], T]) -> T:
-    """What `work` gives in a thread that does nothing else, which may enter namespaces."""
+    """Return the result of `work` in a thread of its own, which may enter namespaces."""
     results: list[T] = []
     errors: list[BaseException] = []
 
@@ -224,12 +224,12 @@ def _link(*, flags: int = 0) -> bytes:
 
 
 def _named(name: str, *, flags: int = 0) -> bytes:
-    """What is about the interface of a name."""
+    """Return a request about the interface of a name."""
     return _link(flags=flags) + _text(_IFLA_IFNAME, name)
 
 
 def _values(attributes: bytes) -> dict[int, bytes]:
-    """Attributes by their kind."""
+    """Return attributes by their kind."""
     values = {}
     while len(attributes) >= 4:
         size, kind = struct.unpack_from("=HH", attributes)

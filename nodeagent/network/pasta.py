@@ -1,7 +1,7 @@
-"""Networks of sessions where the agent is not root: what a shim is told to make (`shim/pasta.py`), tried at the start.
+"""Networks of sessions of an agent without root: descriptions for shims (`shim/pasta.py`), tested at the start.
 
-pasta (package passt) and not slirp4netns: it opens a socket of the machine for each connection in place of a TCP
-of its own, and can be told to pass nothing to the machine's loopback.
+pasta (package passt) and not slirp4netns: it opens a socket of the machine for each connection instead of a TCP
+of its own, and can be prevented from forwarding to the machine's loopback.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ _OPTIONS = (
     "--quiet",
     "--ipv4-only",
     "--config-net",
-    # nothing is passed between the machine's loopback and the session's
+    # nothing is forwarded between the machine's loopback and the session's
     *("--tcp-ports", "none", "--udp-ports", "none", "--tcp-ns", "none", "--udp-ns", "none"),
     "--no-map-gw",
     "--no-dhcp",
@@ -57,14 +57,14 @@ _OPTIONS = (
 
 
 class SessionPasta:
-    """Describes the networks of sessions that their shims make. Blocking; used by several threads.
+    """Describes the networks of sessions, which their shims create. Blocking; thread-safe.
 
     Args:
         data: the agent's data folder.
-        program: pasta.
-        subnet: addresses that this machine has no other use for.
-        nameservers: resolvers that an administrator set.
-        metadata: addresses and ranges that no session reaches.
+        program: path of pasta.
+        subnet: addresses that this machine does not use otherwise.
+        nameservers: resolvers set by an administrator.
+        metadata: addresses and ranges closed to sessions.
     """
 
     def __init__(
@@ -83,7 +83,7 @@ class SessionPasta:
         self._metadata = metadata
 
     def files(self) -> Mapping[str, Path]:
-        """What stands in the place of files in /etc, as the machine's are now. Raises OSError."""
+        """Return replacements of files in /etc, from the machine's current ones. Raises OSError."""
         try:
             names = self.names()
         except NoNetwork as error:
@@ -91,26 +91,26 @@ class SessionPasta:
         return write_files(self._folder, names)
 
     def content(self) -> PastaNetwork:
-        """What the next session's shim is told: addresses of this machine come and go."""
+        """Return the description for the next session's shim: addresses of this machine may have changed."""
         return self._described(self._closed())
 
     def trial(self) -> PastaNetwork:
-        """The same with this machine open."""
+        """Return the same with this machine open."""
         return self._described([])
 
     def ready(self) -> None:
-        """None is made ahead."""
+        """None is created ahead."""
         return
 
     def namespace(self) -> None:
-        """There is none yet: the shim makes it."""
+        """None: the shim creates it."""
         return
 
     def close(self) -> None:
-        """Nothing is kept ready."""
+        """Do nothing: none is ready."""
 
     def names(self) -> dict[str, str]:
-        """What resolves names in a session, path to text. Raises NoNetwork."""
+        """Return a session's files for name resolution, path to text. Raises NoNetwork."""
         _, text = self._resolvers()
         hosts = hosts_file(text_of(Path("/etc/hosts")), socket.gethostname())
         return {"/etc/resolv.conf": text, "/etc/hosts": hosts}
@@ -131,14 +131,14 @@ class SessionPasta:
 
     @property
     def _forward(self) -> ipaddress.IPv4Address:
-        """Where a session asks for names if the resolver's own address is closed to it."""
+        """The session's resolver if the real one's address is closed to it."""
         return self._subnet[5]
 
     def _resolvers(self) -> tuple[bool, str]:
-        """Whether pasta asks for the names of sessions, as the machine does, and the sessions' resolv.conf.
+        """Return whether pasta resolves names for sessions, like the machine, and the sessions' resolv.conf.
 
-        So it is where the resolver is closed to them: on this machine, or at a metadata service's address. They
-        ask others themselves, since old versions pass on no long answers (by TCP). Raises NoNetwork.
+        It does if the resolver is closed to them: on this machine, or at a metadata service's address. Otherwise they
+        ask it directly, since old versions forward no long answers (by TCP). Raises NoNetwork.
         """
         texts = [text_of(path) for path in RESOLVED_BY]
         try:
@@ -154,7 +154,7 @@ class SessionPasta:
         return True, "\n".join([f"nameserver {self._forward}", *others, ""])
 
     def _closed(self) -> list[ipaddress.IPv4Network]:
-        """This machine's addresses, the containers and virtual machines on it, and metadata services."""
+        """Return this machine's addresses, the containers and virtual machines on it, and metadata services."""
         routes = text_of(_ROUTES)
         bridges = [
             place.parent.name
@@ -184,7 +184,7 @@ def probe_pasta(
     nameservers: Sequence[str],
     metadata: Sequence[str],
 ) -> NetworkFacts:
-    """Make such a network and try a connection through it; blocks for some 200 ms. The caller is not root."""
+    """Create such a network and try a connection through it; blocks for some 200 ms. The caller is not root."""
     open_reason = (
         "gangs and sessions that ask for it have the machine's network, and the agent is not root"
     )
@@ -214,7 +214,7 @@ def _tried(
     )
     network.names()
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as asked:
-        asked.connect(("192.0.2.1", 9))  # nothing is sent: which address leads out
+        asked.connect(("192.0.2.1", 9))  # nothing is sent: it finds the outgoing address
         host = asked.getsockname()[0]
     with socket.create_server((host, 0)) as server:
         port = server.getsockname()[1]

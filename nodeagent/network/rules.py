@@ -1,4 +1,4 @@
-"""What sessions reach of networks, as texts and numbers: rules for nftables, addresses, files of names. Pure."""
+"""Network access of sessions, as texts and numbers: nftables rules, addresses, files for name resolution. Pure."""
 
 from __future__ import annotations
 
@@ -8,32 +8,32 @@ from dataclasses import dataclass
 from typing import Any
 
 _PREFIX = 20
-"""Of the part of `session_subnet` that one agent takes: 4,094 addresses."""
+"""Prefix length of an agent's part of `session_subnet`: 4,094 addresses."""
 _LINK_LOCAL = "169.254.0.0/16"
 _NAMES = "meta l4proto { tcp, udp } th dport 53 accept"
-"""Resolvers of clouds have the addresses of their metadata services, or are on this machine."""
+"""Resolvers of clouds share the addresses of their metadata services, or are on this machine."""
 _REFUSED = "reject with icmpx admin-prohibited"
 _OURS = "nsml*"
 """Bridges of all agents of a machine."""
 _CONNECTIONS_OF_ALL = 65_536
-"""Connections of all sessions of a node, at most: kernels look through their list for each new one, which
-takes them 0.1 ms with so many (Linux 6.18; before 5.19 more)."""
+"""Most connections of all sessions of a node: kernels scan their list for each new one, which
+takes 0.1 ms at this number (Linux 6.18; before 5.19 more)."""
 
 
 class NoNetwork(Exception):
-    """Something of this cannot be had on this machine; the message says why, and what to do about it."""
+    """A network is not possible on this machine; the message gives the reason, and advice."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NetworkRules:
-    """What sessions may reach.
+    """Network access of sessions.
 
     Attributes:
-        uids: first and last id of the accounts that sessions run as; None: they have none.
-        metadata: addresses and ranges that no session reaches but for names (port 53).
-        ports: TCP ports of this machine that sessions with a network of their own may reach.
-        connections: how many of its own such a session, and a container, may have open: the machine's table of
-            them is everybody's.
+        uids: first and last id of the accounts of sessions; None: they have none.
+        metadata: addresses and ranges closed to sessions, except for name resolution (port 53).
+        ports: TCP ports of this machine open to sessions with a network of their own.
+        connections: most open connections of such a session, and of a container: the machine's table of
+            them is shared by all.
     """
 
     uids: tuple[int, int] | None = None
@@ -44,14 +44,14 @@ class NetworkRules:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HostNetworks:
-    """What rules are made for, as it is now.
+    """The machine's networks for which rules are made.
 
     Attributes:
-        bridges: interfaces behind which sessions are.
-        subnet: their addresses, where this table is to translate them; "": somebody else does.
-        ways_out: interfaces that lead out of the machine, though they be bridges or pairs.
-        engines: interfaces behind which an engine's containers with sessions and builds are.
-        lent: interfaces that forward for sessions alone: what comes from them and goes elsewhere is dropped.
+        bridges: interfaces of sessions.
+        subnet: their addresses, if this table is to translate them; "": something else does.
+        ways_out: interfaces that lead out of the machine, even if they are bridges or pairs.
+        engines: interfaces of an engine's containers with sessions and builds.
+        lent: interfaces that forward only for sessions: other traffic from them is dropped.
         connections: of all sessions together.
     """
 
@@ -64,15 +64,15 @@ class HostNetworks:
 
 
 def connections_of_all(most: str) -> int:
-    """How many connections all sessions of a machine may have open, by the text of nf_conntrack_max.
+    """Return the connection limit of all sessions of a machine, by the text of nf_conntrack_max.
 
-    Half of what the machine itself can have, which is then left to others.
+    Half of the machine's own limit, to leave the rest to others.
     """
     return min(int(most or 65_536) // 2, _CONNECTIONS_OF_ALL)
 
 
 def ruleset(table: str, rules: NetworkRules, around: HostNetworks | None = None) -> str:
-    """The table of a name for `nft -f`, which replaces one that is there."""
+    """Return the table's text for `nft -f`, which replaces an existing one."""
     around = around or HostNetworks()
     lines = [f"table inet {table}", f"delete table inet {table}", f"table inet {table} {{"]
     behind = _names(around.bridges)
@@ -82,7 +82,7 @@ def ruleset(table: str, rules: NetworkRules, around: HostNetworks | None = None)
         lines += _containers(rules)
     to_engines = f"iifname {_names(around.engines)} jump containers"
     forward = [
-        # a program with the machine's network must not reach a session's either
+        # nor may a program with the machine's network reach a session's
         *([f"oifname {behind} ct state established,related accept"] if around.bridges else []),
         *([f"oifname {behind} drop"] if around.bridges else []),
         *_lent(around.lent),
@@ -103,7 +103,7 @@ def ruleset(table: str, rules: NetworkRules, around: HostNetworks | None = None)
 
 
 def _bounds(rules: NetworkRules, around: HostNetworks) -> list[str]:
-    """How many connections there may be, by source and of all; what asks for them jumps there."""
+    """Return limits of connections, by source and in total, as a chain to jump to."""
     bounds = [
         ("open", "ipv4_addr", 65_535, "ip saddr", rules.connections),
         ("open6", "ipv6_addr", 65_535, "ip6 saddr", rules.connections),
@@ -113,7 +113,7 @@ def _bounds(rules: NetworkRules, around: HostNetworks) -> list[str]:
     lines = []
     for name, kind, size, _, _ in bounds:
         lines += [f"set {name} {{", f"type {kind}; flags dynamic; size {size};", "}"]
-    # a flow without an answer is new for long, and is counted once
+    # a flow without an answer stays new for long, and is counted once
     counted = [
         f"ct state new ct status & confirmed == 0 add @{name} {{ {key} ct count over {most} }} {_REFUSED}"
         for name, _, _, key, most in bounds
@@ -122,14 +122,14 @@ def _bounds(rules: NetworkRules, around: HostNetworks) -> list[str]:
 
 
 def _containers(rules: NetworkRules) -> list[str]:
-    """What containers may ask for: engines lead elsewhere what was asked for here, before rules are asked."""
+    """Return rules for containers: engines redirect some addresses here before rules apply."""
     refusals = _refusals(rules.metadata)
     first = [f"ct original {one}" for one in refusals]
     return ["chain containers {", "jump bounds", _NAMES, *refusals, *first, "}"]
 
 
 def _sent(rules: NetworkRules, behind: str) -> list[str]:
-    """Of what the machine's own programs send: whom sessions are not reached by, and what they do not reach."""
+    """Return rules for the machine's own programs: who may not reach sessions, and what sessions may not reach."""
     sent = []
     if behind:
         sent += [
@@ -144,10 +144,10 @@ def _sent(rules: NetworkRules, behind: str) -> list[str]:
 
 
 def _lent(lent: Sequence[str]) -> list[str]:
-    """Keep the machine from being a router for others; what somebody leads in by rules of their own is theirs."""
+    """Keep the machine from routing for others; traffic redirected by others' own rules is theirs."""
     rules = []
     for link in lent:
-        # what a bridge passes between its ports may come by, too
+        # traffic between a bridge's ports may pass here, too
         rules.append(f'iifname "{link}" oifname "{link}" meta oifkind "bridge" accept')
         rules.append(
             f'iifname "{link}" oifname != "{_OURS}" meta nfproto ipv4 ct state new ct status ! dnat drop'
@@ -162,7 +162,7 @@ def _passing(rules: NetworkRules, around: HostNetworks) -> list[str]:
         "jump bounds",
         _NAMES,
         *_refusals([_LINK_LOCAL, *rules.metadata]),
-        # ports of this machine that lead into containers or machines on it
+        # ports of this machine that lead to containers or machines on it
         f"ct status dnat {_REFUSED}",
         # and those themselves
         *ways_out,
@@ -188,7 +188,7 @@ def _names(interfaces: Sequence[str]) -> str:
 
 
 def _refusals(addresses: Sequence[str]) -> list[str]:
-    """Rules that refuse what is for these addresses and ranges."""
+    """Return rules that refuse these addresses and ranges."""
     rules = []
     for family, version in (("ip", 4), ("ip6", 6)):
         networks = {ipaddress.ip_network(one) for one in addresses}
@@ -201,13 +201,13 @@ def _refusals(addresses: Sequence[str]) -> list[str]:
 def _merged(
     networks: Iterable[ipaddress.IPv4Network | ipaddress.IPv6Network], version: int
 ) -> Iterable[object]:
-    """Those of one version, without any that is within another: a set of nftables takes none."""
+    """Return those of one version, merged: a set of nftables allows no overlaps."""
     chosen: list[Any] = [one for one in networks if one.version == version]
     return ipaddress.collapse_addresses(chosen)
 
 
 def _chain(hook: str, kind: str, priority: str, rules: Sequence[str]) -> list[str]:
-    """A chain of the machine's; none where it has no rules."""
+    """Return a base chain; nothing without rules."""
     if not rules:
         return []
     head = f"type {kind} hook {hook} priority {priority}; policy accept;"
@@ -215,7 +215,7 @@ def _chain(hook: str, kind: str, priority: str, rules: Sequence[str]) -> list[st
 
 
 def subnet_of(bridge: str, routes: str) -> ipaddress.IPv4Network | None:
-    """The addresses behind a bridge of ours; None where it has none. `routes` as for `free_subnet`."""
+    """Return the addresses of one of our bridges, or None. `routes` as for `free_subnet`."""
     for interface, network in _routes(routes):
         if interface == bridge and network.prefixlen == _PREFIX:
             return network
@@ -223,14 +223,14 @@ def subnet_of(bridge: str, routes: str) -> ipaddress.IPv4Network | None:
 
 
 def free_subnet(within: str, routes: str) -> ipaddress.IPv4Network:
-    """A part of a range that this machine has no route to.
+    """Return a part of a range that this machine has no route to.
 
     Args:
         within: the range.
         routes: the text of /proc/net/route.
 
     Raises:
-        NoNetwork: all is in use.
+        NoNetwork: the whole range is in use.
     """
     taken = [network for _, network in _routes(routes) if network.prefixlen]
     whole = ipaddress.IPv4Network(within)
@@ -241,14 +241,14 @@ def free_subnet(within: str, routes: str) -> ipaddress.IPv4Network:
 
 
 def networks_at(interfaces: Collection[str], routes: str) -> list[ipaddress.IPv4Network]:
-    """The networks that are behind these interfaces. `routes` as for `free_subnet`."""
+    """Return the networks of these interfaces. `routes` as for `free_subnet`."""
     return [
         network for name, network in _routes(routes) if name in interfaces and network.prefixlen
     ]
 
 
 def local_addresses(tries: str) -> list[ipaddress.IPv4Network]:
-    """The machine's own addresses, its loopback's excepted, by the text of /proc/net/fib_trie."""
+    """Return the machine's own addresses without its loopback's, from the text of /proc/net/fib_trie."""
     found, address = set(), ""
     for line in tries.splitlines():
         words = line.split()
@@ -265,29 +265,29 @@ def is_within(address: str, networks: Iterable[ipaddress.IPv4Network]) -> bool:
 
 
 def _routes(text: str) -> Iterable[tuple[str, ipaddress.IPv4Network]]:
-    """Interface and destination of each route."""
+    """Yield interface and destination of each route."""
     for line in text.splitlines()[1:]:
         interface, destination, _, _, _, _, _, mask = line.split()[:8]
         yield interface, ipaddress.IPv4Network(f"{_address(destination)}/{_address(mask)}")
 
 
 def _address(word: str) -> ipaddress.IPv4Address:
-    """A number of /proc/net/route."""
+    """Parse a number of /proc/net/route."""
     return ipaddress.IPv4Address(bytes.fromhex(word)[::-1])
 
 
 def uplinks(routes: str) -> list[str]:
-    """The interfaces that lead out of the machine, by the text of /proc/net/route."""
+    """Return the interfaces that lead out of the machine, from the text of /proc/net/route."""
     found = (interface for interface, network in _routes(routes) if not network.prefixlen)
     return list(dict.fromkeys(found))
 
 
 def resolv_conf(texts: Sequence[str], wanted: Sequence[str]) -> str:
-    """A session's resolv.conf: of the first text with a resolver that is not on the machine's loopback.
+    """Return a session's resolv.conf: from the first text with a resolver outside the machine's loopback.
 
     Args:
         texts: files of that kind, the machine's own first.
-        wanted: resolvers that an administrator set; they take the place of others.
+        wanted: resolvers set by an administrator, in place of others.
 
     Raises:
         NoNetwork: there is none.
@@ -308,13 +308,13 @@ def resolv_conf(texts: Sequence[str], wanted: Sequence[str]) -> str:
 
 
 def nameservers_of(text: str) -> list[str]:
-    """The resolvers that a resolv.conf names."""
+    """Return the resolvers in a resolv.conf."""
     words = (line.split() for line in text.splitlines())
     return [line[1] for line in words if len(line) > 1 and line[0] == "nameserver"]
 
 
 def _is_reached(server: str) -> bool:
-    """Whether it is an IPv4 address that is not on the machine's loopback: sessions have no IPv6."""
+    """Whether it is an IPv4 address outside the machine's loopback: sessions have no IPv6."""
     return is_ipv4(server) and not ipaddress.IPv4Address(server).is_loopback
 
 
@@ -328,7 +328,7 @@ def is_ipv4(word: str) -> bool:
 
 
 def hosts_file(text: str, name: str) -> str:
-    """A session's /etc/hosts: the machine's, in which the machine's name is the session's own loopback."""
+    """Return a session's /etc/hosts: the machine's, but with the machine's name at the session's own loopback."""
     lines = ["127.0.0.1 localhost", "::1 localhost ip6-localhost ip6-loopback"]
     lines.append(f"127.0.1.1 {name}")
     own = {"localhost", name, name.partition(".")[0]}

@@ -1,15 +1,15 @@
 """Networks of sessions on this machine: a namespace for each, behind a bridge, and the rules between.
 
-What the agent makes once, as root, named after its data folder:
+The agent creates once, as root, named after its data folder:
 
-- a bridge with an address, whose ports reach nobody but the machine itself (`isolated`);
-- a table of nftables: sessions reach the outside by the machine's address (masquerading), nothing of the
-  machine but `session_ports`, and no metadata service of a cloud, in the machine's own network and in an
-  engine's neither;
-- a note of what the machine forwards for sessions alone (`ipv4/conf/UPLINK/forwarding`), which ends with the bridge.
+- a bridge with an address, whose ports reach only the machine itself (`isolated`);
+- a table of nftables: sessions reach the outside by the machine's address (masquerading), only the `session_ports`
+  of the machine, and no metadata service of a cloud, which also holds in the machine's own network and in an
+  engine's;
+- a note of interfaces that forward for sessions alone (`ipv4/conf/UPLINK/forwarding`), removed with the bridge.
 
 A session's namespace has a loopback of its own, and `eth0`. It lives as long as the session's processes: nothing
-has to be removed, and the name of an interface that is there says that its address is in use.
+has to be removed, and an existing interface marks its address as used.
 """
 
 from __future__ import annotations
@@ -63,16 +63,16 @@ RESOLVED_BY = (
     Path("/run/systemd/resolve/resolv.conf"),
     Path("/run/NetworkManager/no-stub-resolv.conf"),
 )
-"""The machine's resolvers: its own file, and where those on its loopback keep whom they ask."""
+"""The machine's resolvers: its own file, and the upstream files of resolvers on its loopback."""
 _STATE = Path("/run/nsml-networks")
-"""Whose the bridges and tables of this machine are: a file of that name with the data folder. In `lent/LINK/`
-there is one for each that an interface forwards for, which did not before."""
+"""Owners of the bridges and tables of this machine: a file per name with its data folder. In `lent/LINK/`
+there is one for each that an interface forwards for, if it did not before."""
 _TRIAL_WITHIN_S = 3.0
 _INTERFACE = "eth0"
 _PROGRAM_WITHIN_S = 20
 _HOSTS = Path("/etc/hosts")
 _SHOWN_AFTER_NS = 2_000_000_000
-"""Two changes of a file that are closer together than the clock of its file system counts look like one."""
+"""File changes closer together than the resolution of timestamps may look like one."""
 _ROUTES = Path("/proc/net/route")
 _CONNECTIONS = Path("/proc/sys/net/netfilter/nf_conntrack_max")
 _FORWARDS_ALL = "ipv4/ip_forward"
@@ -86,7 +86,7 @@ class Firewall:
 
     Args:
         table: its name.
-        rules: gives its text as it should be now.
+        rules: returns its current text.
     """
 
     def __init__(self, table: str, rules: Callable[[], str]) -> None:
@@ -95,17 +95,17 @@ class Firewall:
         self._applied = self._listed = ""
 
     def apply(self) -> None:
-        """Have the rules, in place of earlier ones.
+        """Apply the rules, replacing earlier ones.
 
         Raises:
-            NoNetwork: that does not work here.
+            NoNetwork: not possible here.
         """
         text = self._rules()
         _nft("-f", "-", stdin=text)
         self._applied, self._listed = text, self._found()
 
     def restore(self) -> None:
-        """Apply the rules where something else changed them, or what they are for. Raises NoNetwork."""
+        """Apply the rules again if they, or their inputs, have changed. Raises NoNetwork."""
         if self._rules() != self._applied:
             log.info("firewall.changed", table=self.table)
         elif self._found() != self._listed:
@@ -115,7 +115,7 @@ class Firewall:
         self.apply()
 
     def _found(self) -> str:
-        """The kernel's rules, without what they count; "": none."""
+        """Return the kernel's rules, without counters; "": none."""
         try:
             return _nft("-s", "-t", "list", "table", "inet", self.table)
         except NoNetwork:
@@ -123,7 +123,7 @@ class Firewall:
 
 
 def _remove_table(name: str) -> None:
-    """Remove the table of a name, where it is there."""
+    """Remove a table, if it exists."""
     try:
         _nft("-f", "-", stdin=f"table inet {name}\ndelete table inet {name}\n")
     except NoNetwork as error:
@@ -156,13 +156,13 @@ def _run(name: str, *arguments: str, stdin: str = "") -> str:
 
 
 class SessionNetwork:
-    """Makes the namespaces of sessions behind this agent's bridge. Blocking; used by several threads.
+    """Creates namespaces of sessions at this agent's bridge. Blocking; thread-safe.
 
     Args:
         data: the agent's data folder.
         subnet: the addresses.
-        mtu: the longest packet that leaves the machine whole, bytes.
-        nameservers: resolvers that an administrator set.
+        mtu: in bytes, of the machine's uplinks.
+        nameservers: resolvers set by an administrator.
     """
 
     def __init__(
@@ -178,7 +178,7 @@ class SessionNetwork:
         self._files = WrittenFiles(data / "network", lambda: machines_names(nameservers))
 
     def create(self) -> None:
-        """Make the bridge, where it is not there. Raises OSError."""
+        """Create the bridge, if missing. Raises OSError."""
         with Netlink() as host:
             with suppress(FileExistsError):
                 host.add_bridge(self.bridge)
@@ -195,24 +195,24 @@ class SessionNetwork:
             host.remove_link(self.bridge)
 
     def files(self) -> Mapping[str, Path]:
-        """What stands in the place of files in /etc, as the machine's are now. Raises OSError."""
+        """Return replacements of files in /etc, from the machine's current ones. Raises OSError."""
         return self._files.places()
 
     def content(self) -> None:
-        """A shim is told nothing: it is given a namespace."""
+        """None: a shim gets a namespace."""
         return
 
     def ready(self) -> int | None:
-        """A descriptor of a namespace that was made ahead, at once; None: there is none."""
+        """Return a descriptor of a namespace created ahead, at once; None: there is none."""
         return self._pool.take()
 
     def namespace(self) -> int:
-        """A descriptor of a new namespace with an address of its own. Raises OSError."""
+        """Return a descriptor of a new namespace with an address of its own. Raises OSError."""
         ready = self._pool.take()
         return self._make() if ready is None else ready
 
     def close(self) -> None:
-        """Give back the namespaces that are ready; none is kept from now on."""
+        """Close the ready namespaces, and keep none from now on."""
         self._pool.close()
 
     def _make(self) -> int:
@@ -223,7 +223,7 @@ class SessionNetwork:
         return in_thread_that_ends(make)
 
     def _made(self) -> Generator[int]:
-        """New namespaces; the calling thread is in the last of them afterwards."""
+        """Yield new namespaces; the calling thread ends in the last of them."""
         bridge = socket.if_nametoindex(self.bridge)
         with Netlink() as host:
             while True:
@@ -232,9 +232,9 @@ class SessionNetwork:
                 )
 
     def _furnish(self, host: Netlink, bridge: int, descriptor: int) -> None:
-        # Before there is an interface. To set this of one that is there, the kernel takes the lock of all interfaces
-        # of the machine, and does not wait for it but tries again and again: for milliseconds at a time, while
-        # others make networks or the kernel ends those of sessions.
+        # Before an interface exists. With one, the kernel takes the lock of all interfaces of the machine
+        # for this, and retries in a loop instead of waiting: for milliseconds at a time, while
+        # others create networks or the kernel ends those of sessions.
         _set("ipv6/conf/default/disable_ipv6", "1")
         for _ in range(self.subnet.num_addresses):
             number = self._take()
@@ -252,20 +252,20 @@ class SessionNetwork:
         _set("ipv4/ping_group_range", "0\t2147483647")
         with Netlink() as own:
             own.set_up("lo")
-            index = socket.if_nametoindex(_INTERFACE)  # a tenth of what netlink's answer costs
+            index = socket.if_nametoindex(_INTERFACE)  # a tenth of the cost by netlink
             own.add_address(index, ipaddress.IPv4Interface(self.subnet[number]))
             own.set_up(_INTERFACE)
             own.add_default_route(index, self._gateway)
 
     def _take(self) -> int:
-        """The next address: not the network's, the machine's, nor one of the last four."""
+        """Return the next address: not the network's, the machine's, nor one of the last four."""
         with self._turn:
             self._next = self._next % (self.subnet.num_addresses - 6) + 1
             return self._next + 1
 
 
 def _set(name: str, value: str) -> None:
-    """Set a value of /proc/sys/net in the calling thread's namespace, where there is one."""
+    """Set a value of /proc/sys/net in the calling thread's namespace, if it exists."""
     try:
         descriptor = os.open(f"/proc/sys/net/{name}", os.O_WRONLY | os.O_CLOEXEC)
     except FileNotFoundError:
@@ -277,29 +277,29 @@ def _set(name: str, value: str) -> None:
 
 
 class Networks(Protocol):
-    """Gives sessions networks of their own. Blocking; used by several threads."""
+    """Creates networks of sessions. Blocking; thread-safe."""
 
     def files(self) -> Mapping[str, Path]:
-        """What stands in the place of files in /etc. Raises OSError."""
+        """Return replacements of files in /etc. Raises OSError."""
 
     def content(self) -> PastaNetwork | None:
-        """What a shim is told of a network that it makes. Raises OSError."""
+        """Return a shim's description of a network to create. Raises OSError."""
 
     def ready(self) -> int | None:
-        """A descriptor of a namespace that was made ahead, at once; None: there is none."""
+        """Return a descriptor of a namespace created ahead, at once; None: there is none."""
 
     def namespace(self) -> int | None:
-        """A descriptor of a new namespace; None: the shim makes it. Raises OSError."""
+        """Return a descriptor of a new namespace; None: the shim creates it. Raises OSError."""
 
     def close(self) -> None:
-        """Keep nothing ready any more."""
+        """Close ready namespaces, and keep none."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NetworkFacts:
-    """What was found: what makes namespaces for sessions (None: they have the machine's network), and why not.
+    """Results: the creator of sessions' networks (None: they use the machine's), and why there is none.
 
-    `firewall` is there where metadata services are closed to some sessions at least; `open_reason` says
+    `firewall` is set if metadata services are closed to some sessions at least; `open_reason` is
     why they are not closed to all.
     """
 
@@ -309,19 +309,19 @@ class NetworkFacts:
     open_reason: str = ""
 
     def remove(self) -> None:
-        """Remove what was made, by earlier agents too, once no session needs it."""
+        """Remove all, also of earlier agents, once no session needs it."""
         if self.firewall is not None:
             with _alone():
                 _remove(self.firewall.table)
 
 
 def name_of(data: Path) -> str:
-    """What the bridge and the table of the agent of a data folder are called."""
+    """Return the name of the bridge and the table of a data folder's agent."""
     return "nsml" + hashlib.sha256(str(data.resolve()).encode()).hexdigest()[:6]
 
 
 def machines_names(wanted: Sequence[str]) -> dict[str, str]:
-    """What resolves names in a session, path to text, as the machine does now. Raises NoNetwork."""
+    """Return files for name resolution in a session, path to text, from the machine's. Raises NoNetwork."""
     texts = [text_of(path) for path in RESOLVED_BY]
     return {
         "/etc/resolv.conf": resolv_conf(texts, wanted),
@@ -330,7 +330,7 @@ def machines_names(wanted: Sequence[str]) -> dict[str, str]:
 
 
 def write_files(folder: Path, names: Mapping[str, str]) -> Mapping[str, Path]:
-    """Keep these texts in files of the folder, named as the path's last part; where each is. Raises OSError."""
+    """Write these texts to files in the folder, named as the path's last part; return the places. Raises OSError."""
     folder.mkdir(mode=0o755, parents=True, exist_ok=True)
     places = {}
     for path, text in names.items():
@@ -342,11 +342,11 @@ def write_files(folder: Path, names: Mapping[str, str]) -> Mapping[str, Path]:
 
 
 class WrittenFiles:
-    """Files in the place of the machine's in /etc: made anew once something has changed, and not at each start.
+    """Replacements of the machine's files in /etc: rewritten after changes, not at each start.
 
     Args:
-        folder: where they are.
-        names: gives their texts, path to text, as they should be now; may raise NoNetwork.
+        folder: contains them.
+        names: returns their current texts, path to text; may raise NoNetwork.
     """
 
     def __init__(self, folder: Path, names: Callable[[], Mapping[str, str]]) -> None:
@@ -357,7 +357,7 @@ class WrittenFiles:
         self._seen: object = None
 
     def places(self) -> Mapping[str, Path]:
-        """Path in /etc to file. Raises OSError."""
+        """Return path in /etc to file. Raises OSError."""
         with self._turn:
             seen = self._look()
             if seen is None or seen != self._seen:
@@ -365,13 +365,13 @@ class WrittenFiles:
                     self._places = write_files(self._folder, self._names())
                 except NoNetwork as error:
                     raise OSError(errno.ENETUNREACH, str(error)) from error
-                # what changes while it is read counts as changed the next time, too
+                # a change while reading counts as a change the next time, too
                 is_same = seen is not None and seen[0] == self._look_at_machine()
                 self._seen = self._look() if is_same else None
             return self._places
 
     def _look(self) -> tuple[object, object] | None:
-        """What shows a change of the machine's files and of those here; None: it may not show yet."""
+        """Return a stamp of the machine's files and of those here; None: a change may not be visible yet."""
         machine, own = self._look_at_machine(), _stamps(self._places.values())
         return None if machine is None else (machine, own)
 
@@ -385,7 +385,7 @@ class WrittenFiles:
 
 
 def _stamps(paths: Iterable[Path]) -> list[tuple[int, int, int, int] | None]:
-    """What changes with a file of each path: times of change, number and size; None: there is no file."""
+    """Return change times, inode and size of each file; None: there is no file."""
     stamps: list[tuple[int, int, int, int] | None] = []
     for path in paths:
         try:
@@ -397,7 +397,7 @@ def _stamps(paths: Iterable[Path]) -> list[tuple[int, int, int, int] | None]:
 
 
 def text_of(path: Path) -> str:
-    """The text of a file; "": it cannot be read."""
+    """Return the text of a file; "" if unreadable."""
     try:
         return path.read_text(encoding="utf-8", errors="replace")
     except OSError:
@@ -413,10 +413,10 @@ def probe_network(
     is_wanted: bool,
     engines: Callable[[], Sequence[str]] = tuple,
 ) -> NetworkFacts:
-    """Make the rules and, where `is_wanted`, the bridge, and try a connection; blocks for some 50 ms.
+    """Create the rules and, if `is_wanted`, the bridge, and try a connection; blocks for some 50 ms.
 
-    The caller is root. What does not work is removed again; a bridge with sessions stays, with its rules.
-    `engines` gives the interfaces behind which an engine's containers with sessions and builds are now.
+    The caller is root. Failed parts are removed again; a bridge with sessions stays, with its rules.
+    `engines` returns the current interfaces of an engine's containers with sessions and builds.
     """
     name = name_of(data)
     firewall = Firewall(name, lambda: _rules_now(name, rules, engines()))
@@ -443,7 +443,7 @@ def probe_network(
 
 
 def _rules_now(name: str, rules: NetworkRules, engines: Sequence[str]) -> str:
-    """The table for the bridge of that name, if it is there: with sessions of an earlier agent."""
+    """Return the table for the bridge of that name, if it exists: with sessions of an earlier agent."""
     routes = text_of(_ROUTES)
     around = HostNetworks(
         engines=engines,
@@ -458,7 +458,7 @@ def _rules_now(name: str, rules: NetworkRules, engines: Sequence[str]) -> str:
 
 
 def _lent(name: str) -> list[str]:
-    """The interfaces that forward for sessions of that name alone, and for nobody who wants all to."""
+    """Return the interfaces that forward only for sessions of that name; none if all interfaces forward."""
     if _value(_FORWARDS_ALL) == "1":
         return []
     return sorted(note.parent.name for note in _STATE.glob(f"lent/*/{name}"))
@@ -475,7 +475,7 @@ def _lend(name: str, links: Sequence[str]) -> None:
 
 
 def _give_back(name: str) -> None:
-    """Have interfaces forward no more that did for sessions of that name, unless somebody else wants them to."""
+    """Stop forwarding on interfaces that forwarded for sessions of that name, unless needed otherwise."""
     for note in _STATE.glob(f"lent/*/{name}"):
         note.unlink(missing_ok=True)
         if any(note.parent.iterdir()):
@@ -486,23 +486,23 @@ def _give_back(name: str) -> None:
 
 
 def _forwards(link: str) -> str:
-    # not net.ipv4.ip_forward: that would make a router of the machine for all its interfaces
+    # not net.ipv4.ip_forward: that would make the machine a router for all its interfaces
     return f"ipv4/conf/{link}/forwarding"
 
 
 def _value(name: str) -> str:
-    """A value of /proc/sys/net in the calling thread's namespace; "": there is none."""
+    """Return a value of /proc/sys/net in the calling thread's namespace, or ""."""
     return text_of(Path("/proc/sys/net", name)).strip()
 
 
 def _trial_link(name: str) -> str:
-    """The interface by which the agent tries its bridge of that name."""
+    """Return the interface for testing the agent's bridge of that name."""
     return f"t{name[4:]}"
 
 
 @contextmanager
 def _alone() -> Iterator[None]:
-    """Keep other agents of this machine from choosing at the same time, where there is a place for that."""
+    """Exclude other agents of this machine meanwhile, if a lock is possible."""
     with ExitStack() as stack:
         with suppress(OSError):
             _STATE.mkdir(mode=0o755, exist_ok=True)
@@ -512,14 +512,14 @@ def _alone() -> Iterator[None]:
 
 
 def tidy() -> None:
-    """Remove the bridges and tables of agents whose data folder is gone. The caller is root."""
+    """Remove the bridges and tables of agents without a data folder. The caller is root."""
     for note in _STATE.glob("nsml*"):
         if not Path(text_of(note)).exists():
             _remove(note.name)
 
 
 def _remove(name: str) -> None:
-    """Remove what agents with a data folder of that name made."""
+    """Remove all that agents of that name created."""
     with Netlink() as host:
         host.remove_link(name)
     _let_through(name, is_let=False)
@@ -532,7 +532,7 @@ def _remove(name: str) -> None:
 def _made_network(
     data: Path, subnet: str, nameservers: Sequence[str], firewall: Firewall
 ) -> SessionNetwork:
-    """The bridge with its rules, tried. Raises NoNetwork or OSError, and leaves no bridge without sessions."""
+    """Create and test the bridge with its rules. Raises NoNetwork or OSError, and leaves no bridge without sessions."""
     name = name_of(data)
     routes = text_of(_ROUTES)
     links = uplinks(routes)
@@ -567,7 +567,7 @@ def _made_network(
 
 
 def _let_through(bridge: str, *, is_let: bool) -> bool:
-    """Let sessions pass where Docker drops what is forwarded, in the chain that it keeps for others, or no more."""
+    """Let sessions pass in Docker's chain for others, where Docker drops forwarded traffic, or undo that."""
     rules = (
         ("-i", bridge, "-j", "ACCEPT"),
         ("-o", bridge, "-m", "conntrack", "--ctstate", "RELATED,ESTABLISHED", "-j", "ACCEPT"),
@@ -577,15 +577,15 @@ def _let_through(bridge: str, *, is_let: bool) -> bool:
         for rule in rules:
             _run("iptables", "-w", change, _DOCKERS_CHAIN, *rule)
     except NoNetwork:
-        return False  # no Docker, or nothing was let
+        return False  # no Docker, or no such rule
     return True
 
 
 def _try_connection(network: SessionNetwork, name: str) -> None:
-    """Connect from a session's namespace to another, through the machine as if it was outside.
+    """Connect from a session's namespace to another one, through the machine as if that was outside.
 
     Raises:
-        NoNetwork: something on the way does not let it through.
+        NoNetwork: the connection is blocked.
     """
     near, far = network.subnet[-3], network.subnet[-2]
     link = _trial_link(name)
@@ -624,7 +624,7 @@ def _try_connection(network: SessionNetwork, name: str) -> None:
 
 @contextmanager
 def _closed(descriptor: int) -> Iterator[int]:
-    """A descriptor that is closed at the end."""
+    """Yield the descriptor, closed at the end."""
     try:
         yield descriptor
     finally:
