@@ -1,10 +1,10 @@
-"""The way to the container engine: connect, ask what it is, and its errors by name.
+"""The client of the container engine: connection, facts, and errors by name.
 
 ```
 EngineError
-    EngineUnreachable    nothing answers, or not in time: what was asked may have been done or not
-    EngineRefused        it answers, and does not do it; the message is its reason
-        NotThere         there is no such container or image
+    EngineUnreachable  no answer, or not in time: the call may have been carried out or not
+    EngineRefused      it refuses; the message is its reason
+        NotThere       there is no such container or image
 ```
 """
 
@@ -22,19 +22,19 @@ if TYPE_CHECKING:
     import docker.errors
 
 OLDEST_API = (1, 41)
-"""Docker 20.10, the oldest that is tried."""
+"""Docker 20.10, the oldest supported."""
 
 
 class EngineError(Exception):
-    """The engine could not do what was asked."""
+    """The engine could not carry out a call."""
 
 
 class EngineUnreachable(EngineError):
-    """Nothing answers, or not in time."""
+    """No answer, or not in time."""
 
 
 class EngineRefused(EngineError):
-    """It answers, and does not do it."""
+    """It refuses."""
 
 
 class NotThere(EngineRefused):
@@ -43,12 +43,12 @@ class NotThere(EngineRefused):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EngineFacts:
-    """What an engine is, as it says itself.
+    """Facts of an engine, by its own report.
 
-    `has_init`: it has a first process to put into containers, which passes signals on and reaps.
-    `networks`: names of its networks, for example `none`, `host`, `bridge`. `has_nvidia`: it gives out
+    `has_init`: it has an init process for containers, which forwards signals and reaps.
+    `networks`: names of its networks, for example `none`, `host`, `bridge`. `has_nvidia`: it supports
     NVIDIA devices. `keeps_containers`: they outlive its restart (live restore). `cgroups`: 1 or 2.
-    `filters_calls`: containers get a seccomp profile unless they ask for none.
+    `filters_calls`: containers get a seccomp profile by default.
     """
 
     version: str
@@ -63,27 +63,27 @@ class EngineFacts:
 
 
 class Engine:
-    """One engine on this machine, behind a Unix socket. Blocking; may be used by many threads."""
+    """One engine on this machine, behind a Unix socket. Blocking; thread-safe."""
 
     def __init__(self, socket: Path, *, timeout_s: float = 60.0) -> None:
         self.socket = socket
         self._timeout_s = timeout_s
         self._client: Any = None
         self.keeps_containers: bool | None = None
-        """As it said last (live restore); None: it was not asked yet."""
+        """As last reported (live restore); None: not asked yet."""
 
     @property
     def sdk(self) -> Any:
         """Docker's own client, for the modules of this package only; use within `translated`.
 
         Raises:
-            EngineUnreachable: nothing answers.
-            EngineRefused: it is not allowed to us, or too old.
+            EngineUnreachable: no answer.
+            EngineRefused: access is denied, or it is too old.
         """
         if self._client is None:
             if reason := _obstacle(self.socket):
                 raise EngineUnreachable(f"no engine answers at {self.socket}: {reason}")
-            # Only now: it takes as long to load as the rest of the agent.
+            # Imported late: it takes as long as the rest of the agent.
             import docker  # noqa: PLC0415
 
             with translated(self.socket):
@@ -97,7 +97,7 @@ class Engine:
         return self._client
 
     def facts(self) -> EngineFacts:
-        """Ask what it is. Raises EngineError."""
+        """Return its facts. Raises EngineError."""
         sdk = self.sdk
         with translated(self.socket):
             said = sdk.info()
@@ -117,7 +117,7 @@ class Engine:
         )
 
     def look(self) -> None:
-        """Return if it answers for its containers: one that hangs may still answer pings. Raises EngineError."""
+        """Return if it answers for its containers: a hanging one may still answer pings. Raises EngineError."""
         sdk = self.sdk
         with translated(self.socket):
             sdk.api.containers(all=True, limit=1)
@@ -130,14 +130,14 @@ class Engine:
 
 
 def _filters_calls(options: Iterable[str]) -> bool:
-    """From words such as "name=seccomp,profile=default"."""
+    """Parse words such as "name=seccomp,profile=default"."""
     found = [dict(part.partition("=")[::2] for part in one.split(",")) for one in options]
     return any(one.get("name") == "seccomp" and one.get("profile") != "unconfined" for one in found)
 
 
 @contextlib.contextmanager
 def translated(socket: Path) -> Iterator[None]:
-    """Raise what Docker's client raises inside as EngineError."""
+    """Translate exceptions of Docker's client to EngineError."""
     import docker.errors  # noqa: PLC0415 - see Engine.sdk
     import requests.exceptions  # noqa: PLC0415
 
@@ -153,12 +153,12 @@ def translated(socket: Path) -> Iterator[None]:
 
 
 def reason_of(error: docker.errors.APIError) -> str:
-    """The engine's own words for a refusal, in one line."""
+    """Return the engine's reason for a refusal, in one line."""
     return " ".join(str(error.explanation or error).split())
 
 
 def _obstacle(socket: Path) -> str:
-    """What is wrong with a socket, as far as it can be seen from here; empty: it can be reached."""
+    """Return the problem of a socket, as visible from here; empty: it is reachable."""
     try:
         with sockets.socket(sockets.AF_UNIX) as trial:
             trial.settimeout(1.0)

@@ -18,14 +18,14 @@ BUILD_LABEL = "nsml.build"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FoundContainer:
-    """A container with an agent's mark: its name, and the replica that it says it is."""
+    """A container with an agent's mark: its name, and the replica in its label."""
 
     name: str
     replica: str
 
 
 def containers_of(engine: Engine, mark: str) -> list[FoundContainer]:
-    """All containers, running or not, that bear the agent's `mark`. Raises EngineError."""
+    """Return all containers, running or not, with the agent's `mark`. Raises EngineError."""
     sdk = engine.sdk
     with translated(engine.socket):
         listed = sdk.api.containers(all=True, filters={"label": f"{AGENT_LABEL}={mark}"})
@@ -39,14 +39,14 @@ def containers_of(engine: Engine, mark: str) -> list[FoundContainer]:
 
 
 def remove_container(engine: Engine, name: str) -> None:
-    """End the container and delete it with what it wrote; idempotent. Raises EngineError."""
+    """End the container and delete it with its data; idempotent. Raises EngineError."""
     sdk = engine.sdk
     with contextlib.suppress(NotThere), translated(engine.socket):
         sdk.api.remove_container(name, force=True, v=True)
 
 
 def end_container(engine: Engine, name: str) -> None:
-    """As `remove_container`, and content with one that has no processes and cannot be deleted."""
+    """As `remove_container`, but accept an undeletable one without processes."""
     try:
         remove_container(engine, name)
     except EngineRefused:

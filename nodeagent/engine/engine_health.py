@@ -1,7 +1,7 @@
-"""Whether an engine can start a container of an image at all: it reads files of the image itself, as root.
+"""Checks that an engine can start a container of an image: it reads files of the image itself, as root.
 
-To find a container's user it opens the image's files of names. A named pipe there has it wait for a writer for
-good: the container can then neither be inspected nor removed. A device or an enormous file takes its memory.
+To find a container's user it opens the image's /etc/passwd and /etc/group. A named pipe there blocks it for
+ever: the container can then neither be inspected nor removed. A device or a huge file uses up its memory.
 """
 
 from __future__ import annotations
@@ -17,19 +17,19 @@ if TYPE_CHECKING:
 
 NAMES: Final = ("/etc/passwd", "/etc/group")
 MOST_READ: Final = 16 << 20
-"""Bytes of such a file that an engine is left to read."""
+"""Largest such file that an engine may read."""
 _FACTS: Final = "X-Docker-Container-Path-Stat"
 _LINK: Final = 1 << 27
 _NO_FILE: Final = 0x8F280000
-"""Bits of a mode as Go has it: folder, link, device, pipe, socket, or else irregular."""
+"""Bits of a mode in Go: folder, link, device, pipe, socket, or else irregular."""
 
 
 def refuse_unsound(engine: Engine, container: str) -> None:
-    """Raise EngineRefused for a container, not started yet, whose files of names no engine may read."""
+    """Raise EngineRefused for a container, not started yet, whose NAMES no engine may read."""
     for path in NAMES:
         facts = facts_of(engine, container, path)
         if facts is not None and facts["mode"] & _LINK:
-            # of a link the engine says where it leads in the container, through all others
+            # the engine resolves a link in the container, through all others
             facts = facts_of(engine, container, facts["linkTarget"])
         if facts is None:
             continue
@@ -40,7 +40,7 @@ def refuse_unsound(engine: Engine, container: str) -> None:
 
 
 def facts_of(engine: Engine, container: str, path: str) -> dict[str, Any] | None:
-    """What is at a path in a container, unopened: its name, size, mode, linkTarget. None: nothing. Raises EngineError."""
+    """Return facts of a path in a container, unopened: its name, size, mode, linkTarget. None: missing. Raises EngineError."""
     api = engine.sdk.api
     try:
         with translated(engine.socket):
@@ -57,5 +57,5 @@ def facts_of(engine: Engine, container: str, path: str) -> dict[str, Any] | None
 
 
 def is_small_file(facts: dict[str, Any], most_bytes: int) -> bool:
-    """Whether it is a regular file, and no link to one, of so many bytes at most."""
+    """Whether it is a regular file, and no link to one, within `most_bytes`."""
     return not facts["mode"] & _NO_FILE and facts["size"] <= most_bytes

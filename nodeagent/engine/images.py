@@ -1,7 +1,7 @@
-"""Images and the containers that make them, as the engine is asked for them; blocking.
+"""Images and the containers that build them, through the engine; blocking.
 
-What may last (builds, commits) is looked after while it lasts: `look` is called several times a
-second, and what it raises ends the wait.
+Long calls (builds, commits) are monitored: `look` is called several times a
+second, and its exceptions end the wait.
 """
 
 from __future__ import annotations
@@ -32,9 +32,9 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
 _SILENT_FOR_S = 60.0
-"""So long an engine may not answer (a restart) before what it was asked for is given up."""
+"""How long an engine may not answer (a restart) before a call is given up."""
 _LASTS_S = 3600.0
-"""The longest that one answer may take: the commit of a large image."""
+"""The longest time of one answer: the commit of a large image."""
 _USER = re.compile(r"[A-Za-z0-9_.-]+(?::[A-Za-z0-9_.-]+)?")
 _DEVICES = "NVIDIA_VISIBLE_DEVICES"
 _FURTHER_DEVICES = frozenset(
@@ -48,24 +48,24 @@ _FURTHER_DEVICES = frozenset(
         "NVIDIA_NVSWITCH",
     }
 )
-"""For these NVIDIA's container runtime also gives adapters of InfiniBand, storage, switches and channels to other
-machines; what a session may have of them its node's administrator says."""
+"""For these NVIDIA's container runtime also adds InfiniBand adapters, storage, switches and channels to other
+machines, which only its node's administrator may allow a session."""
 _LOADED = frozenset({"GLIBC_TUNABLES", "GCONV_PATH", "LOCPATH"})
 MOST_CONFIGURATION_BYTES = 256 << 10
-"""Of what an image says of itself: far more than any that people use, a sixteenth of what a shim takes for an answer."""
+"""Limit of an image's configuration: far more than any in use, a sixteenth of a shim's limit for an answer."""
 FOR_APT = ("CHOWN", "DAC_OVERRIDE", "FOWNER", "FSETID", "SETGID", "SETUID")
-"""What apt and dpkg do: own files, and fetch as a user of their own. Nothing that reaches the machine."""
+"""Required by apt and dpkg: to own files, and to fetch as another user. None affects the machine."""
 FOR_PIP = ("DAC_OVERRIDE", "FOWNER")
-"""What pip does: write where another user of the image owns the folder."""
+"""Required by pip: to write where another user of the image owns the folder."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StoredImage:
-    """An image on this machine: what its configuration says, which whoever made it chose.
+    """An image on this machine, with its configuration, which its author chose.
 
-    `environment`: variables. `volumes`: paths as it declares them. `sources` are the references NAME@DIGEST
-    under which registries have it, as far as the engine knows; none of one that was made here. `names` are NAME:TAG.
-    `configuration_bytes` is how much it says of itself, as JSON.
+    `environment`: variables. `volumes`: declared paths. `sources` are the references NAME@DIGEST
+    of registries, as far as the engine knows them; empty if it was built here. `names` are NAME:TAG.
+    `configuration_bytes` is the size of its configuration, as JSON.
     """
 
     id: str
@@ -85,7 +85,7 @@ class StoredImage:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Mounted:
-    """A path of this machine that a build reads at `target`."""
+    """A path of this machine, readable for a build at `target`."""
 
     source: str
     target: str
@@ -93,10 +93,10 @@ class Mounted:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BuildContainer:
-    """One run of `argv` as root, or as `user`, in a container without privileges but `capabilities`.
+    """One run of `argv` as root, or as `user`, in a container with only `capabilities`.
 
-    `cpus` are cores; `network` is one of the engine's; `mark` is the agent's. `environment` is in place of the base's; on
-    none of it may the engine's own programs act (`is_engine_variable`).
+    `cpus` are cores; `network` is one of the engine's; `mark` is the agent's. `environment` overrides the base's; it
+    must have no variables that the engine's own programs act on (`is_engine_variable`).
     """
 
     name: str
@@ -113,7 +113,7 @@ class BuildContainer:
 
 
 def stored_image(engine: Engine, reference: str) -> StoredImage:
-    """The image that `reference` (a name or an id) stands for here. Raises NotThere, EngineError."""
+    """Return the image named `reference` (a name or an id) here. Raises NotThere, EngineError."""
     try:
         with translated(engine.socket):
             found = engine.sdk.api.inspect_image(reference)
@@ -139,9 +139,9 @@ def stored_image(engine: Engine, reference: str) -> StoredImage:
 
 
 def refuse_large_configuration(image: StoredImage) -> None:
-    """Raise EngineRefused for an image that says too much of itself: variables, labels, ports, volumes.
+    """Raise EngineRefused for an image with too much configuration: variables, labels, ports, volumes.
 
-    The engine repeats it in each answer about the image and its containers, for all images when it lists them.
+    The engine repeats it in each answer about the image and its containers, and in lists of all images.
     """
     if image.configuration_bytes > MOST_CONFIGURATION_BYTES:
         raise EngineRefused(
@@ -151,30 +151,30 @@ def refuse_large_configuration(image: StoredImage) -> None:
 
 
 def find_image(engine: Engine, reference: str) -> StoredImage | None:
-    """As `stored_image`; None where there is none. Raises EngineError."""
+    """Return `stored_image`, or None. Raises EngineError."""
     with contextlib.suppress(NotThere):
         return stored_image(engine, reference)
     return None
 
 
 def touch_image(engine: Engine, tag: str) -> None:
-    """Note with the engine, for all who share it, that `tag` is used now. Raises EngineError.
+    """Mark `tag` as used now, for all users of the engine. Raises EngineError.
 
-    It keeps when a tag was last given. Nothing for one that is not there.
+    It stores when a tag was last set. No effect on a missing one.
     """
     with contextlib.suppress(NotThere):
         name_image(engine, tag, tag)
 
 
 def name_image(engine: Engine, reference: str, tag: str) -> None:
-    """Give an image a further name, or again one that it has. Raises NotThere, EngineError."""
+    """Tag an image, perhaps with a tag that it has already. Raises NotThere, EngineError."""
     name, version, _ = parts_of(tag)
     with translated(engine.socket):
         engine.sdk.api.tag(reference, name, version)
 
 
 def image_used_at(engine: Engine, reference: str) -> float:
-    """When it was last touched, or made: Unix seconds; 0 where it is gone. Raises EngineError."""
+    """Return when it was last touched, or made: Unix seconds; 0 if it is gone. Raises EngineError."""
     try:
         with translated(engine.socket):
             found = engine.sdk.api.inspect_image(reference)
@@ -185,7 +185,7 @@ def image_used_at(engine: Engine, reference: str) -> float:
 
 
 def _unix_s(time_said: str | None) -> float:
-    """Unix seconds of an engine's time, which is the year 1 of what never was; 0 then."""
+    """Return Unix seconds of an engine's time; 0 for the year 1, which means never."""
     is_known = time_said and not time_said.startswith("0001")
     return datetime.fromisoformat(time_said).timestamp() if time_said and is_known else 0.0
 
@@ -200,7 +200,7 @@ class ListedImage:
 
 
 def listed_images(engine: Engine) -> list[ListedImage]:
-    """Every image here. Raises EngineError."""
+    """Return every image here. Raises EngineError."""
     with translated(engine.socket):
         listed = engine.sdk.api.images()
     return [
@@ -214,7 +214,7 @@ def listed_images(engine: Engine) -> list[ListedImage]:
 
 
 def tags_of(engine: Engine, repository: str) -> list[str]:
-    """The tags of a repository's images here. Raises EngineError."""
+    """Return the tags of a repository's images here. Raises EngineError."""
     with translated(engine.socket):
         listed = engine.sdk.api.images(name=repository)
     names = [name for one in listed for name in one.get("RepoTags") or ()]
@@ -231,11 +231,11 @@ def run_build(
     keep: Callable[[str], object],
     fill: Callable[[str], object] = lambda _: None,
 ) -> tuple[int, bool]:
-    """Run it upon `base` to its end; its exit code, and whether it was killed for memory.
+    """Run it on `base` to its end; return its exit code, and whether it was killed for memory.
 
-    `say` gets its output. `fill` is called with the container's id before it starts, to put files into it. `keep` is called, after code 0, with the container's id, to commit it.
-    Nothing is left of the container. Raises EngineError, EngineUnreachable too where the engine was
-    restarted under the build, and what `look` raises.
+    `say` gets its output. `fill` is called with the container's id before the start, to add files. `keep` is called with it after code 0, to commit it.
+    The container is always removed. Raises EngineError, EngineUnreachable also if the engine was
+    restarted during the build, and the exceptions of `look`.
     """
     refuse_large_configuration(base)
     remove_container(engine, build.name)
@@ -243,11 +243,11 @@ def run_build(
     with translated(engine.socket):
         made = api.create_container(
             base.id,
-            # What is set here and empty in the base could not be taken back with the commit.
+            # Settings that are empty in the base could not be undone by the commit.
             **{"entrypoint" if base.entrypoint else "command": list(build.argv)},
             name=build.name,
             user=build.user,
-            # Not the image's: its folder may be any, also one that a flaw of the engine makes a way out.
+            # Not the image's: that may be any folder, even one that exploits a flaw of the engine.
             working_dir="/",
             environment={**build.environment, **_build_environment(base)},
             labels=_build_labels(build, base),
@@ -274,14 +274,14 @@ def run_build(
 
 
 def commit_build(engine: Engine, container: str, base: StoredImage, tag: str) -> None:
-    """Make `tag` of what a build left, configured like `base`. Raises EngineError."""
+    """Commit a build's container as `tag`, configured like `base`. Raises EngineError."""
     name, version, _ = parts_of(tag)
     changes = [
         *([f"ENTRYPOINT {json.dumps(list(base.entrypoint))}"] if base.entrypoint else []),
         f"CMD {json.dumps(list(base.command) or ['/bin/sh'])}",
         f"USER {base.user if _USER.fullmatch(base.user) else '0:0'}",
     ]
-    # The base's again; labels that the build had and the base has not cannot be taken away, only emptied.
+    # The base's again; labels of the build that the base lacks cannot be removed, only emptied.
     configuration = {
         "Env": [f"{name}={value}" for name, value in base.environment.items()],
         "Labels": {BUILD_LABEL: "", **base.labels},
@@ -300,7 +300,7 @@ def commit_build(engine: Engine, container: str, base: StoredImage, tag: str) ->
 def put_archive(
     engine: Engine, container: str, folder: str, pieces: Iterable[bytes], look: Callable[[], object]
 ) -> None:
-    """Unpack a tar archive in a folder of a container that is not started yet. Raises EngineError, and what `look` raises."""
+    """Unpack a tar archive in a folder of a container that is not started yet. Raises EngineError, and exceptions of `look`."""
     patient = Engine(engine.socket, timeout_s=_LASTS_S)
 
     def put() -> Iterator[None]:
@@ -318,7 +318,7 @@ def put_archive(
 def packed_folder(
     engine: Engine, container: str, path: str, look: Callable[[], object]
 ) -> Iterator[bytes]:
-    """A tar archive of a file or folder of a container, as the engine packs it. Raises EngineError, and what `look` raises."""
+    """Yield a tar archive of a file or folder of a container, packed by the engine. Raises EngineError, and exceptions of `look`."""
     with translated(engine.socket):
         pieces, _ = engine.sdk.api.get_archive(container, path)
     yield from looked_after(_as_they_are(engine, pieces), look)
@@ -330,7 +330,7 @@ def _as_they_are(engine: Engine, pieces: Iterable[bytes]) -> Iterator[bytes]:
 
 
 def created_container(engine: Engine, image: StoredImage, *, name: str, mark: str) -> str:
-    """A container of an image that is never started, to read files from; its id. Raises EngineError."""
+    """Create a container of an image, never started, to read files from; return its id. Raises EngineError."""
     refuse_large_configuration(image)
     remove_container(engine, name)
     api = engine.sdk.api
@@ -355,7 +355,7 @@ def created_container(engine: Engine, image: StoredImage, *, name: str, mark: st
 
 
 def written_bytes(engine: Engine, container: str) -> int:
-    """What a container has written to its root, by its name. Raises EngineError."""
+    """Return the bytes that a container has written to its root, by its name. Raises EngineError."""
     api = engine.sdk.api
     with translated(engine.socket):
         answer = api._get(api._url("/containers/{0}/json", container), params={"size": 1})  # noqa: SLF001 - `inspect_container` has no such parameter
@@ -363,14 +363,14 @@ def written_bytes(engine: Engine, container: str) -> int:
 
 
 def builds_named(engine: Engine, prefix: str) -> list[str]:
-    """Names of containers that begin with `prefix`. Raises EngineError."""
+    """Return names of containers that begin with `prefix`. Raises EngineError."""
     with translated(engine.socket):
         listed = engine.sdk.api.containers(all=True, filters={"name": f"^/{re.escape(prefix)}"})
     return [name.removeprefix("/") for one in listed for name in one["Names"]]
 
 
 def remove_image(engine: Engine, reference: str) -> bool:
-    """Remove a reference, and the image when it was its last; False when a container uses it."""
+    """Remove a reference, and the image if it was its last; False if a container uses it."""
     try:
         with translated(engine.socket):
             engine.sdk.api.remove_image(reference)
@@ -382,36 +382,34 @@ def remove_image(engine: Engine, reference: str) -> bool:
 
 
 def _build_environment(base: StoredImage) -> dict[str, str]:
-    """The base's variables that would change what the engine's own programs do for a container, changed."""
+    """Override the base's variables that would affect the engine's own programs."""
     taken = {name: "" for name in base.environment if is_engine_variable(name)}
     if _DEVICES in base.environment:
-        taken[_DEVICES] = (
-            "void"  # else an engine whose runtime is NVIDIA's gives builds all devices
-        )
+        taken[_DEVICES] = "void"  # else an engine with NVIDIA's runtime adds all devices to builds
     return taken
 
 
 def is_engine_variable(name: str) -> bool:
-    """Whether programs of the engine act on a variable of a container, with the machine's rights.
+    """Whether programs of the engine act on a container's variable, with the machine's rights.
 
-    It changes what is loaded into each of them, or NVIDIA's runtime gives devices for it beside the GPUs.
+    It affects libraries loaded into each of them, or makes NVIDIA's runtime add devices other than GPUs.
     """
     return name.startswith("LD_") or name in _LOADED or name in _FURTHER_DEVICES
 
 
 def without_meaning(labels: Mapping[str, str]) -> dict[str, str]:
-    """An image's labels, emptied: programs of the machine act on labels of containers."""
+    """Return an image's labels, emptied: programs of the machine act on labels of containers."""
     return dict.fromkeys(labels, "")
 
 
 def _build_labels(build: BuildContainer, base: StoredImage) -> dict[str, str]:
-    """Labels of our own; an image with ours would make its build somebody's session."""
+    """Return our own labels; an image with ours would make its build look like a session."""
     ours = {BUILD_LABEL: build.mark, AGENT_LABEL: "", REPLICA_LABEL: ""}
     return {**without_meaning(base.labels), **ours}
 
 
 def _host_config(api: Any, build: BuildContainer, base: StoredImage) -> Any:
-    """Like a session's: no privileges, no way to new ones, nothing of the machine to write to."""
+    """Return a configuration like a session's: no privileges, no way to gain them, nothing of the machine writable."""
     return api.create_host_config(
         network_mode=build.network,
         mem_limit=build.memory_bytes,
@@ -424,7 +422,7 @@ def _host_config(api: Any, build: BuildContainer, base: StoredImage) -> Any:
         # the kernel ends builds first: sessions have 500
         oom_score_adj=1000,
         init=True,
-        # The engine's copy of the output is for whoever finds the container, and bounded.
+        # The engine's copy of the output is for people who find the container, and bounded.
         log_config={"Type": "json-file", "Config": {"max-size": "16m", "max-file": "1"}},
         mounts=[
             {
@@ -436,7 +434,7 @@ def _host_config(api: Any, build: BuildContainer, base: StoredImage) -> Any:
             }
             for mounted in build.mounts
         ]
-        # of the build's memory, and no part of the image, as in any build
+        # from the build's memory, and not part of the image, as in any build
         + covered_volumes(
             base.volumes,
             [one.target for one in build.mounts],
@@ -447,7 +445,7 @@ def _host_config(api: Any, build: BuildContainer, base: StoredImage) -> Any:
 
 
 def _unbroken(engine: Engine, pieces: Iterable[bytes]) -> Iterator[bytes]:
-    """A stream that breaks says nothing of the container: whether that has ended is asked for."""
+    """Ignore a broken stream: whether the container has ended is checked separately."""
     with contextlib.suppress(EngineUnreachable), translated(engine.socket):
         yield from pieces
 
@@ -455,7 +453,7 @@ def _unbroken(engine: Engine, pieces: Iterable[bytes]) -> Iterator[bytes]:
 def ended_build(
     engine: Engine, container: str, look: Callable[[], object]
 ) -> tuple[dict[str, Any], bool]:
-    """The state of a container that has ended, and whether the engine, which is waited for, was away meanwhile."""
+    """Wait for the end of a container; return its state, and whether the engine was away meanwhile."""
     silent_since: float | None = None
     was_away = False
     while True:

@@ -1,4 +1,4 @@
-"""Files of an image with names of users and groups, as the engine packs them: nothing of the image is run."""
+"""Reads an image's /etc/passwd and /etc/group, packed by the engine: nothing of the image is run."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ MOST_BYTES: Final = 1 << 18
 def packed_names(
     engine: Engine, image: StoredImage, *, container: str, mark: str, within_s: float
 ) -> dict[str, bytes]:
-    """A tar archive of each of NAMES, by path, as the engine wrote it; b"" where the image has none.
+    """Return a tar archive of each of NAMES, by path, as packed by the engine; b"" if the image has none.
 
-    Left out are those over MOST_BYTES, links, and what is not read `within_s`. `container` is the name of what is
-    made for that, and removed. Raises EngineRefused for an image of which no container may be started, EngineError.
+    Files over MOST_BYTES, links, and files not read `within_s` are left out. `container` is the name of a temporary
+    container. Raises EngineRefused for an image of which no container may be started, EngineError.
     """
     ends_at = time.monotonic() + within_s
     api = engine.sdk.api

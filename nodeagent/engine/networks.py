@@ -1,7 +1,7 @@
-"""The engine's network of sessions and builds: a bridge of our own that passes nothing between containers.
+"""The engine's network of sessions and builds: a bridge of our own that isolates containers.
 
-An engine takes the option that asks for that (`enable_icc=false`) also where it cannot keep it, without
-rules of the firewall (`--iptables=false`): whether it is kept is tried, once for each run of the engine.
+An engine accepts the option for that (`enable_icc=false`) even if it cannot enforce it, without
+firewall rules (`--iptables=false`): it is tested, once for each run of the engine.
 """
 
 from __future__ import annotations
@@ -42,15 +42,15 @@ _libc = ctypes.CDLL(None, use_errno=True)
 
 
 def own_network(engine: Engine, image: str, known: Path, name: str) -> str:
-    """Have the network `nsml` here, and return why containers in it are not kept apart; "": they are.
+    """Create the network `nsml` if missing, and return why containers in it are not isolated, or "".
 
-    Two containers of `image`, called `name` and a number, try to reach one another; `known` keeps the result
-    for this run of the engine. Where nothing can be tried, without an image or without root, the engine's
-    word stands.
+    Two containers of `image`, named `name` and a number, try to reach one another; `known` stores the result
+    for this run of the engine. If no test is possible, without an image or without root, the engine's
+    configuration is trusted.
 
     Raises:
-        EngineRefused: a network of that name lets containers reach one another, or none can be made.
-        EngineError: the engine does not answer, or `image` is not there (NotThere).
+        EngineRefused: a network of that name does not isolate containers, or none can be created.
+        EngineError: the engine does not answer, or `image` is missing (NotThere).
     """
     run = _run_of(engine.socket)
     before = _known(known, run)
@@ -68,14 +68,14 @@ def own_network(engine: Engine, image: str, known: Path, name: str) -> str:
         with translated(engine.socket):
             if _named(engine.sdk.api) is not None:
                 raise
-        # Another agent had its result meanwhile, and removed the network.
+        # Another agent got its result meanwhile, and removed the network.
         network_id = _made(engine)
         why = _tried(engine, image, name)
     if why:
         with contextlib.suppress(EngineRefused), translated(engine.socket):  # others may use it
             engine.sdk.api.remove_network(network_id)
     result = {"run": run, "network_id": network_id, "why": why}
-    known.write_text(json.dumps(result), encoding="ascii")  # a part of it counts as nothing
+    known.write_text(json.dumps(result), encoding="ascii")  # a partial write is ignored
     return why
 
 
@@ -86,7 +86,7 @@ class _Known:
 
 
 def _known(known: Path, run: list[object]) -> _Known | None:
-    """The result of an earlier trial with the same run of the engine."""
+    """Return the result of an earlier test with the same run of the engine."""
     with contextlib.suppress(OSError, ValueError, KeyError):
         found = json.loads(known.read_bytes())
         if run and found["run"] == run:
@@ -95,15 +95,15 @@ def _known(known: Path, run: list[object]) -> _Known | None:
 
 
 def _made(engine: Engine) -> str:
-    """The id of the network, made where it is missing. Raises EngineError."""
+    """Return the network's id; create it if missing. Raises EngineError."""
     api = engine.sdk.api
     with translated(engine.socket):
         found = _named(api)
-        # the second where something else has the name of the bridge
+        # the second if the bridge's name is in use
         for options in ({**_ISOLATED, _BRIDGE: _bridge_for(engine)}, _ISOLATED):
             if found is not None:
                 break
-            # Of two agents that make it at once one is refused, and finds the other's.
+            # Of two agents that create it at once one is refused, and finds the other's.
             with contextlib.suppress(EngineRefused), translated(engine.socket):
                 api.create_network(
                     OWN_NETWORK,
@@ -125,18 +125,18 @@ def _made(engine: Engine) -> str:
 
 
 def _bridge_for(engine: Engine) -> str:
-    """The name of the network's bridge: the same when it is made anew, and another engine's is another."""
+    """Return the name of the network's bridge: stable for an engine, different between engines."""
     name = str(engine.sdk.info().get("ID", ""))
     return "br-nsml-" + hashlib.sha256(name.encode()).hexdigest()[:6]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ways:
-    """How containers leave this machine.
+    """Routes of containers out of this machine.
 
     Attributes:
-        bridges: interfaces behind which they are.
-        others: names of networks that have no such interface here, so that no rule of the machine is asked.
+        bridges: their interfaces.
+        others: names of networks without such an interface here, so that no rule of the machine applies.
     """
 
     bridges: tuple[str, ...] = ()
@@ -144,7 +144,7 @@ class Ways:
 
 
 def ways_of(engine: Engine, networks: Iterable[str]) -> Ways:
-    """How containers in these networks leave the machine; of networks that are not there nothing.
+    """Return the routes of containers in these networks out of the machine; missing networks are skipped.
 
     Raises EngineError.
     """
@@ -178,7 +178,7 @@ def _named(api: Any) -> dict[str, Any] | None:
 
 
 def _tried(engine: Engine, image: str, name: str) -> str:
-    """Let one container connect to another, as root. Raises EngineError."""
+    """Test a connection from one container to another, as root. Raises EngineError."""
     names = [f"{name}-{number}" for number in range(2)]
     with ThreadPoolExecutor(len(names)) as pool, contextlib.ExitStack() as left:
         for one in names:
@@ -199,7 +199,7 @@ def _tried(engine: Engine, image: str, name: str) -> str:
 
 
 def _started(engine: Engine, image: str, name: str) -> tuple[int, str]:
-    """A container that waits: its first process and its address."""
+    """Start a waiting container; return its first pid and its address."""
     remove_container(engine, name)
     api = engine.sdk.api
     with translated(engine.socket):
@@ -238,7 +238,7 @@ def _remove_quietly(engine: Engine, name: str) -> None:
 
 
 def _socket_in(pid: int) -> socket.socket:
-    """A socket in the network of a process: a namespace is entered by one thread, which ends then."""
+    """Return a socket in the network of a process: a thread enters the namespace, and then ends."""
     made: list[socket.socket | OSError] = []
 
     def make() -> None:
@@ -265,7 +265,7 @@ def _socket_in(pid: int) -> socket.socket:
 
 
 def _run_of(path: Path) -> list[object]:
-    """What tells this run of an engine from another: its process, if that is seen; else nothing."""
+    """Return the identity of this run of an engine: its process, if visible; else nothing."""
     with contextlib.suppress(OSError, IndexError), socket.socket(socket.AF_UNIX) as trial:
         trial.settimeout(1.0)
         trial.connect(str(path))
@@ -273,6 +273,6 @@ def _run_of(path: Path) -> list[object]:
         pid = struct.unpack("3i", found)[0]
         ticks = Path(f"/proc/{pid}/stat").read_bytes().rpartition(b")")[2].split()[19]
         boot = Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
-        if pid > 1:  # a service manager may hold the socket for any run
+        if pid > 1:  # a service manager may hold the socket across runs
             return [pid, int(ticks), boot]
     return []

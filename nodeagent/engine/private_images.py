@@ -1,11 +1,11 @@
-"""Which images are private, as all agents of one engine know it; blocking.
+"""Marks private images for all agents of one engine; blocking.
 
-Each agent notes for itself who may use what logins pulled (`environments/image_rights.py`). To the other agents of its
-engine such an image is one that somebody made on the machine. What keeps them from that is on the engine:
+Each agent records who may use images pulled with logins (`environments/image_rights.py`). To the other agents of its
+engine such an image looks locally made. These marks on the engine keep them from using it:
 
 ```
-nsml-private:<id>                     a further name of the image, as long as it is here
-nsml-private-<repository>-<work>      an empty volume: while an image of that repository comes or goes, and may lack the name
+nsml-private:<id>                      a further name of the image, as long as it exists
+nsml-private-<repository>-<work>       an empty volume: while an image of that repository is pulled or removed, and may lack the name
 ```
 """
 
@@ -27,15 +27,15 @@ if TYPE_CHECKING:
     from nodeagent.engine.images import StoredImage
 
 PRIVATE: Final = "nsml-private"
-"""The repository of these names; no session may name it."""
+"""The repository of these names; sessions may not use it."""
 
 
 def is_private(engine: Engine, image_id: str, repository: str) -> bool:
-    """Whether an agent has, or is about to have, this image for some users alone. Raises EngineError.
+    """Whether this image is private to some users, or is about to be. Raises EngineError.
 
-    `repository` is the whole name by which it was found, without tag and digest.
+    `repository` is the full name that it was found by, without tag and digest.
     """
-    # One that comes has the volume first, and one that goes the name: whichever it is, twice round shows it.
+    # A pulled image has the volume before the name, a removed one the name before the volume: two rounds detect both.
     return any(
         _has_volume(engine, repository) or find_image(engine, _tag(image_id)) is not None
         for _ in range(2)
@@ -43,23 +43,23 @@ def is_private(engine: Engine, image_id: str, repository: str) -> bool:
 
 
 def is_marked_private(names: Iterable[str]) -> bool:
-    """Whether one of an image's names says that it is private."""
+    """Whether one of an image's names marks it as private."""
     return any(name.startswith(f"{PRIVATE}:") for name in names)
 
 
 def has_other_name(image: StoredImage) -> bool:
-    """Whether somebody has it by a tag that does not just say that it is private."""
+    """Whether it has a tag other than the private mark."""
     return any(not is_marked_private([name]) for name in image.names)
 
 
 def make_private(engine: Engine, image_id: str) -> None:
-    """Tell all agents; nothing where the image is gone. Raises EngineError."""
+    """Mark an image for all agents; no effect if it is gone. Raises EngineError."""
     with contextlib.suppress(NotThere):
         name_image(engine, image_id, _tag(image_id))
 
 
 def begin(engine: Engine, repository: str, work: str, mark: str) -> None:
-    """Until `end`, all images of a repository are private; `work` names what happens, `mark` the agent. Raises EngineError."""
+    """Until `end`, all images of a repository are private; `work` names the operation, `mark` the agent. Raises EngineError."""
     with translated(engine.socket):
         engine.sdk.api.create_volume(_volume(repository, work), labels={BUILD_LABEL: mark})
 
@@ -73,7 +73,7 @@ def end(engine: Engine, work: str, mark: str) -> None:
 
 
 def begun(engine: Engine, mark: str) -> set[str]:
-    """The work that an agent has begun and not ended. Raises EngineError."""
+    """Return the work that an agent has begun and not ended. Raises EngineError."""
     names = _volumes_of(engine, mark)
     return {name.removeprefix(f"{PRIVATE}-").partition("-")[2] for name in names}
 
@@ -81,10 +81,10 @@ def begun(engine: Engine, mark: str) -> set[str]:
 def remove_private(
     engine: Engine, reference: str, image_id: str = "", *, work: str, mark: str
 ) -> bool:
-    """As `remove_image`, of one that may be private: it stays that as long as it is here by another name.
+    """As `remove_image`, of one that may be private: it stays private as long as it has another name.
 
-    `image_id`: of what had that name, where somebody else may have removed it. False also where another image is built
-    upon it, and it stays without a name.
+    `image_id`: of the image with that name, if another client may have removed it. False also if another image is based
+    on it, and it stays without a name.
     """
     image = find_image(engine, reference)
     image_id = image_id if image is None else image.id

@@ -1,7 +1,7 @@
 """Pulling images through the engine; blocking.
 
-What a registry answers is never shown to users: whoever names an image chooses whom the engine asks, from
-the node's place in the network. They learn one of a few categories; the engine's own words go to the
+Answers of a registry are never shown to users: the user chooses the host that the engine contacts from
+the node's network. They get one of a few categories; the engine's own message is in the
 agent's log.
 """
 
@@ -61,7 +61,7 @@ class PullFailed(EngineRefused):
         self.problem = problem
 
 
-# Looked for in this order in the engine's words, of which those of a registry may be a part.
+# Matched in this order against the engine's message, which may include a registry's.
 _SIGNS = (
     (PullProblem.NO_SPACE, r"no space left on device|disk quota exceeded"),
     (PullProblem.LIMITED, r"toomanyrequests|too many requests|rate limit"),
@@ -73,7 +73,7 @@ _SIGNS = (
 
 
 def problem_of(words: str) -> PullProblem:
-    """The category of the engine's `words` about a pull that failed."""
+    """Return the category of the engine's message about a failed pull."""
     for problem, signs in _SIGNS:
         if re.search(signs, words, re.IGNORECASE):
             return problem
@@ -82,7 +82,7 @@ def problem_of(words: str) -> PullProblem:
 
 @dataclass(slots=True)
 class PullProgress:
-    """How far a pull has come; `layers` is bytes (done, whole) of each layer that is fetched."""
+    """Progress of a pull; `layers` is bytes (done, whole) of each layer being fetched."""
 
     layers: dict[str, tuple[int, int]] = field(default_factory=dict)
     done: set[str] = field(default_factory=set)
@@ -90,11 +90,11 @@ class PullProgress:
 
     @property
     def whole_bytes(self) -> int:
-        """Bytes of all layers whose size is known by now."""
+        """Bytes of all layers of known size."""
         return sum(size for _, size in self.layers.values())
 
     def text(self) -> str:
-        """In words: "3 of 7 layers, 120 of 900 MB"."""
+        """Describe it: "3 of 7 layers, 120 of 900 MB"."""
         here = sum(done for done, _ in self.layers.values()) / 1e6
         whole = self.whole_bytes / 1e6
         return f"{len(self.done)} of {len(self.known)} layers, {here:.0f} of {whole:.0f} MB"
@@ -102,7 +102,7 @@ class PullProgress:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Login:
-    """A user's login at a registry; `version` is another one for each that was set."""
+    """A user's login at a registry; `version` differs for each one set."""
 
     registry: str
     user: str
@@ -121,10 +121,10 @@ def pull_image(
 ) -> Iterator[PullProgress]:
     """Pull `reference`, with `login`, or else with the credentials for its registry in a docker `config.json`.
 
-    The engine gives a pull up that nobody waits for any more. `most_bytes`: of its layers, compressed.
+    The engine aborts a pull when its client disconnects. `most_bytes`: limit of its layers, compressed.
 
     Raises:
-        PullFailed: the engine or the registry refused, or the image is larger than `most_bytes`.
+        PullFailed: the engine or the registry refused, or the image exceeds `most_bytes`.
         EngineUnreachable: the engine does not answer.
     """
     name, tag, digest = parts_of(reference)
@@ -156,9 +156,9 @@ def ask_registry(
     login: Login | None,
     look: Callable[[], object],
 ) -> None:
-    """Return if the registry of a reference with a digest gives its manifest, with `login` or else with the credentials.
+    """Return if the registry of a reference with a digest sends its manifest, with `login` or else with the credentials.
 
-    A pull does not say that: an engine that has the manifest of a digest asks nobody for it.
+    A pull does not prove that: an engine that has the manifest of a digest does not ask for it.
 
     Raises:
         PullFailed: it does not, or the engine refused.
@@ -184,7 +184,7 @@ def ask_registry(
 
 
 class _Connection(http.client.HTTPConnection):
-    """To the engine; `cut` ends a pull whose registry sends nothing, from whichever thread."""
+    """A connection to the engine; `cut` aborts a pull whose registry sends nothing, from any thread."""
 
     def __init__(self, path: str) -> None:
         super().__init__("engine")
@@ -205,7 +205,7 @@ class _Connection(http.client.HTTPConnection):
 def _answers(
     connection: _Connection, path: str, headers: Mapping[str, str]
 ) -> Iterator[dict[str, Any]]:
-    """What the engine says of a pull, until its end; all of it waits, the first word too.
+    """Yield the engine's messages about a pull, until its end; each may block, also the first.
 
     Raises OSError and EngineRefused.
     """
@@ -224,7 +224,7 @@ def _answers(
 
 
 def _access(name: str, credentials: Path | None, login: Login | None) -> dict[str, str]:
-    """The header with the login, or what the file has for the registry of `name`; nothing where it has none."""
+    """Return the header with the login, or the file's credentials for the registry of `name`; empty without any."""
     if credentials is None and login is None:
         return {}
     import docker.auth  # noqa: PLC0415 - see Engine.sdk
@@ -243,7 +243,7 @@ def _access(name: str, credentials: Path | None, login: Login | None) -> dict[st
 
 
 def _note(progress: PullProgress, answer: dict[str, Any], most_bytes: int | None) -> None:
-    """Take a word of the engine. Raises EngineRefused when it is an error, PullFailed."""
+    """Process a message of the engine. Raises EngineRefused for an error, PullFailed."""
     if "error" in answer:
         raise EngineRefused(" ".join(str(answer["error"]).split()))
     layer, status = answer.get("id", ""), str(answer.get("status", ""))

@@ -1,6 +1,6 @@
-"""Answers of the engine that take long, read in a thread of their own; blocking.
+"""Slow answers of the engine, read in a thread of their own; blocking.
 
-`look` is called several times a second while an answer is awaited, and what it raises ends the wait.
+`look` is called several times a second while waiting for an answer, and its exceptions end the wait.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ LOOK_EVERY_S = 0.1
 
 
 def looked_after(pieces: Iterable[T], look: Callable[[], object]) -> Iterator[T]:
-    """`pieces` as they come; `look` is called all the while, and what it raises ends it."""
+    """Yield `pieces` as they arrive; `look` is called meanwhile, and its exceptions end this."""
     pump = _Pump(pieces)
     threading.Thread(target=pump.work, daemon=True).start()
     try:
@@ -39,7 +39,7 @@ def looked_after(pieces: Iterable[T], look: Callable[[], object]) -> Iterator[T]
 
 
 class _Pump:
-    """Reads what blocks in a thread of its own, until nobody wants it."""
+    """Reads a blocking iterable in a thread of its own, until it is unwanted."""
 
     def __init__(self, pieces: Iterable[Any]) -> None:
         self._pieces = pieces

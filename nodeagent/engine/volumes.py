@@ -1,7 +1,7 @@
-"""Volumes that images declare (`VOLUME`): an engine keeps them apart from a container, counted by nobody.
+"""Volumes that images declare (`VOLUME`): an engine stores them outside of a container, without limits.
 
-Each is mounted over: in sessions by a folder of the replica, in builds by a tmpfs of limited size. What an
-image has at that path is hidden.
+Each is covered by a mount: in sessions by a folder of the replica, in builds by a tmpfs of limited size. The
+image's files at that path are hidden.
 """
 
 from __future__ import annotations
@@ -20,14 +20,14 @@ MOST_VOLUMES = 32
 _SYSTEM = frozenset(
     {"bin", "boot", "dev", "etc", "lib", "lib32", "lib64", "libx32", "proc", "sbin", "sys", "usr"}
 )
-"""Folders at the top without which no program starts; what lies deeper may be a volume."""
+"""Top-level folders without which no program starts; folders in them may be volumes."""
 
 
 def volume_targets(declared: Iterable[str], mounted: Collection[str] = ()) -> list[str]:
-    """The paths to mount over, in one form and in order, without those that are `mounted` anyway.
+    """Return the paths to mount over, normalized and in order, without those that are `mounted` anyway.
 
     Raises:
-        EngineRefused: a program could not run with them, or there are too many.
+        EngineRefused: no program could run with them, or there are too many.
     """
     targets = set()
     for path in declared:
@@ -52,7 +52,7 @@ def volume_targets(declared: Iterable[str], mounted: Collection[str] = ()) -> li
 def covered_volumes(
     declared: Iterable[str], mounted: Collection[str] = (), *, most_bytes: int = 0
 ) -> list[dict[str, Any]]:
-    """Mounts of a tmpfs over each, in the engine's words, so that it makes no volumes and copies nothing into them.
+    """Return a tmpfs mount over each, in the engine's format, so that it creates no volumes and copies nothing into them.
 
     Raises EngineRefused as `volume_targets`.
     """

@@ -1,7 +1,7 @@
-"""Whether the node's container engine answers: what it offers while it does not, and who waits for it.
+"""Watches whether the node's container engine answers, and lets sessions wait for it.
 
-An engine that is away is the node's fault. The node takes no sessions then, those that came before are
-kept waiting, and an attempt that waited in vain ends as the node's, which uses up no retry.
+The node is at fault if its engine is away. It then accepts no new sessions, earlier ones
+wait, and an attempt that waited in vain ends with the node at fault, which uses up no retry.
 """
 
 from __future__ import annotations
@@ -24,12 +24,12 @@ T = TypeVar("T")
 
 LOOKS_EVERY_S: Final = 5.0
 AGAIN_S: Final = 1.0
-"""Between two looks while it is away."""
+"""Interval of looks while it is away."""
 ANSWERS_WITHIN_S: Final = 20.0
 CLOSED_AFTER_S: Final = 3.0
-"""How long it is away before the node takes no more sessions: no restart of a moment is news to anybody."""
+"""How long it is away before the node accepts no more sessions: short restarts are not reported."""
 COMES_WITHIN_S: Final = 120.0
-"""How long sessions that came before wait for it, as the agent does at its start."""
+"""How long earlier sessions wait for it, as does the agent at its start."""
 ENDS_WITH_ENGINE: Final = (
     "live-restore is off: a restart of the container engine ends all sessions here"
     ' (in its daemon.json: "live-restore": true)'
@@ -37,15 +37,15 @@ ENDS_WITH_ENGINE: Final = (
 
 
 class EngineWatch:
-    """Looks at the engine again and again.
+    """Checks the engine repeatedly.
 
     Args:
-        engine: whose containers the node's sessions are.
-        clock: the time between looks.
-        run_long: gives each look a thread of its own: it may hang.
+        engine: runs the node's sessions.
+        clock: for the time between looks.
+        run_long: runs each look in a thread of its own: it may hang.
 
     Attributes:
-        not_ready: why the node can start no sessions, for people; "" while it can.
+        not_ready: why the node can start no sessions, for people; "" if it can.
     """
 
     def __init__(self, engine: Engine, *, clock: Clock, run_long: Offload) -> None:
@@ -59,11 +59,11 @@ class EngineWatch:
 
     @property
     def note(self) -> str:
-        """What a restart of the engine does to sessions; "" where they outlive it."""
+        """The effect of a restart of the engine on sessions; "" if they outlive it."""
         return ENDS_WITH_ENGINE if self._engine.keeps_containers is False else ""
 
     async def run(self, changed: Callable[[], object]) -> NoReturn:
-        """Look until cancelled; `changed` is called when `not_ready` or `note` is another."""
+        """Check until cancelled; `changed` is called when `not_ready` or `note` changes."""
         away_since: float | None = None
         while True:
             began, before = self._clock.monotonic(), (self.not_ready, self.note)
@@ -87,7 +87,7 @@ class EngineWatch:
     ) -> T:
         """`await work()`, again as long as the engine does not answer.
 
-        `waits` is called with what is waited for, and with "" when it goes on.
+        `waits` is called with the reason for waiting, and with "" when it continues.
 
         Raises:
             EngineUnreachable: it has not answered for COMES_WITHIN_S.
@@ -109,7 +109,7 @@ class EngineWatch:
                 return result
 
     async def _answers_again(self, within_s: float) -> bool:
-        """Whether it answers, by a look that begins now, within so many seconds."""
+        """Whether it answers, by a look that begins now, within `within_s` seconds."""
         self._answers.clear()
         self._wake.set()
         try:
@@ -121,7 +121,7 @@ class EngineWatch:
         return True
 
     async def _looked(self, *, is_back: bool) -> str:
-        """Why it does not answer; "" when it does. `is_back`: it may be another by now."""
+        """Return why it does not answer, or "". `is_back`: it may have been replaced."""
         ask = self._engine.facts if is_back else self._engine.look
         try:
             async with asyncio.timeout(ANSWERS_WITHIN_S):

@@ -1,6 +1,6 @@
-"""The few calls of the engine's HTTP interface that a shim makes for its own container.
+"""The few calls of the engine's HTTP API that a shim makes for its own container.
 
-Standard library only and no more of it than sockets and JSON: every shim carries what is loaded here
+Standard library only and no more of it than sockets and JSON: every shim keeps the imports in memory
 for as long as its session runs. All else goes through `client.py`.
 """
 
@@ -12,16 +12,16 @@ import time
 
 _ANSWERS_WITHIN_S = 30.0
 _STARTS_WITHIN_S = 120.0
-"""Making and starting a container waits for the disk, and for other starts."""
+"""Creating and starting a container waits for the disk, and for other starts."""
 _LONGEST_ANSWER = 1 << 22
 
 
 class Refused(OSError):
-    """The engine answers, and does not do it; the text is its reason."""
+    """The engine refuses; the text is its reason."""
 
 
 class Unanswered(OSError):
-    """It does not answer, or not in time: what was asked may have been done or not."""
+    """No answer, or not in time: the call may have been carried out or not."""
 
 
 class Container:
@@ -33,7 +33,7 @@ class Container:
         self._name = name
 
     def create(self, config: dict) -> None:  # type: ignore[type-arg]
-        """Make it, in place of what has its name. Raises Refused, Unanswered."""
+        """Create it, replacing one of its name. Raises Refused, Unanswered."""
         path = f"{self._base}/create?name={self._name}"
         status, answer = self._call("POST", path, config, _STARTS_WITHIN_S)
         if status == 409:
@@ -42,13 +42,13 @@ class Container:
         _expect(status, answer, 201)
 
     def start(self) -> None:
-        """Start it; nothing happens to one that runs. Raises Refused, Unanswered."""
+        """Start it; no effect on a running one. Raises Refused, Unanswered."""
         path = f"{self._base}/{self._name}/start"
         status, answer = self._call("POST", path, None, _STARTS_WITHIN_S)
         _expect(status, answer, 204, 304)
 
     def inspect(self) -> dict | None:  # type: ignore[type-arg]
-        """What the engine knows of it; None: there is none. Raises Refused, Unanswered."""
+        """Return the engine's facts of it; None: there is none. Raises Refused, Unanswered."""
         path = f"{self._base}/{self._name}/json"
         status, answer = self._call("GET", path, None, _ANSWERS_WITHIN_S)
         if status == 404:
@@ -57,18 +57,18 @@ class Container:
         return answer
 
     def hold(self) -> socket.socket:
-        """A connection that lasts as long as the engine's process, or the container's end is told on it.
+        """Return a connection that lasts until the engine's process ends, or reports the container's end.
 
-        What comes first says whether the engine took the call. Raises Unanswered.
+        The first data shows whether the engine accepted the call. Raises Unanswered.
         """
         return _asked(self._path, "POST", f"{self._base}/{self._name}/wait")
 
     def ping(self) -> socket.socket:
-        """A connection on which an engine that takes calls answers something. Raises Unanswered."""
+        """Return a connection on which an engine that accepts calls answers. Raises Unanswered."""
         return _asked(self._path, "GET", "/_ping")
 
     def remove(self) -> bool:
-        """End it and delete it with what it has written; False: there was none. Raises Refused, Unanswered."""
+        """End it and delete it with its data; False: there was none. Raises Refused, Unanswered."""
         path = f"{self._base}/{self._name}?force=1&v=1"
         status, answer = self._call("DELETE", path, None, _STARTS_WITHIN_S)
         _expect(status, answer, 204, 404)
@@ -88,7 +88,7 @@ class Container:
 
 
 def _asked(place: str, method: str, path: str) -> socket.socket:
-    """A connection with a request on it, which never waits. Raises Unanswered."""
+    """Send a request on a new non-blocking connection. Raises Unanswered."""
     engine = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_CLOEXEC)
     try:
         engine.settimeout(0.0)
@@ -109,9 +109,9 @@ def _exchange(
     body: dict | None,  # type: ignore[type-arg]
     within_s: float,
 ) -> tuple[int, dict]:  # type: ignore[type-arg]
-    """One request on a connection of its own: status and answer. Raises OSError, ValueError.
+    """Send one request on a connection of its own; return status and answer. Raises OSError, ValueError.
 
-    In HTTP/1.0, where the answer is all until the engine closes, in one piece.
+    In HTTP/1.0, where the answer ends with the connection, unchunked.
     """
     until = time.monotonic() + within_s
     content = b"" if body is None else json.dumps(body).encode()
