@@ -1,1 +1,1 @@
-"""What the agent reads of the machine: devices (one protocol) and the host."""
+"""Readings of the machine: devices (one protocol) and the host."""

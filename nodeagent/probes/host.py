@@ -12,7 +12,7 @@ import psutil
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HostFacts:
-    """What does not change until the next boot. `cpus` are those this process may use."""
+    """Constant until the next boot. `cpus` are those this process may use."""
 
     host: str
     boot_id: str
@@ -30,13 +30,13 @@ class HostSample:
 
 
 class HostProbe:
-    """Reads the machine. `cpu_percent` is the mean since the reading before; the first is 0."""
+    """Reads the machine. `cpu_percent` is the mean since the previous reading; the first is 0."""
 
     def __init__(self) -> None:
         psutil.cpu_percent(interval=None)
 
     def facts(self) -> HostFacts:
-        """What the machine is."""
+        """Return the machine's facts."""
         return HostFacts(
             host=socket.gethostname(),
             boot_id=Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip(),
@@ -46,7 +46,7 @@ class HostProbe:
         )
 
     def sample(self) -> HostSample:
-        """How the machine is."""
+        """Return one reading."""
         memory = psutil.virtual_memory()
         return HostSample(
             cpu_percent=psutil.cpu_percent(interval=None),

@@ -1,4 +1,4 @@
-"""What a device probe tells."""
+"""The interface of device probes."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ class Device:
     """One GPU, or one MIG instance of the GPU `parent_uuid`.
 
     `index` counts the devices of the machine from 0. `minor` numbers its node `/dev/nvidia<minor>`;
-    simulated ones have none. `nodes` are what it needs of /dev beside that. `trouble` says why it
-    must not be used, as far as the driver knows; empty: it is well. Versions are those of the driver and of the newest
-    CUDA that it runs; empty: it does not tell.
+    simulated ones have none. `nodes` are its other paths in /dev. `trouble` says why it
+    must not be used, as far as the driver knows; empty: it is healthy. Versions are those of the driver and of the newest
+    CUDA that it supports; empty: unknown.
     """
 
     index: int
@@ -34,7 +34,7 @@ class Device:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DeviceProcess:
-    """A process that computes on a device; `memory_bytes` is None where the driver hides it."""
+    """A process that computes on a device; `memory_bytes` is None if the driver hides it."""
 
     pid: int
     memory_bytes: int | None
@@ -42,12 +42,12 @@ class DeviceProcess:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DeviceSample:
-    """One reading of one device; None where it does not tell.
+    """One reading of one device; None for missing values.
 
     `utilization_percent` is 0 to 100, the share of the last period in which a kernel ran. Clocks are
     of the multiprocessors and of the memory. ECC errors count from the load of the driver on;
-    `last_xid` is the newest XID that this probe heard of. `throttled` says what keeps the clocks
-    down. `processes` are those of its host.
+    `last_xid` is the newest XID received by this probe. `throttled` is the reason for reduced
+    clocks. `processes` are those of its host.
     """
 
     uuid: str
@@ -66,7 +66,7 @@ class DeviceSample:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Devices:
-    """What was found. `reason` says why there are none, or fewer than there should be; or ""."""
+    """All devices. `reason` explains why there are none, or fewer than there should be; or ""."""
 
     devices: Sequence[Device] = ()
     reason: str = ""
@@ -75,20 +75,20 @@ class Devices:
 class DeviceProbe(Protocol):
     """Reads the devices of one machine.
 
-    Blocking, and never raises: a driver that is missing or broken is a `reason`, a device that
-    stopped answering has a `trouble` and is missing from the samples. Each question may fail alone:
-    the answers to the others are given. A call may hang as long as the driver does, so it belongs
+    Blocking, and never raises: for a missing or broken driver there is a `reason`; a device that
+    stopped answering has a `trouble` and is missing from the samples. Each query may fail alone:
+    the others are still answered. A call may hang as long as the driver does, so it belongs
     in a thread with a deadline around it. One caller at a time.
     """
 
     def devices(self) -> Devices:
-        """The devices in order of index, as they are now. One has the same uuid on every call.
+        """Return the devices in order of index, as they are now. A device keeps its uuid.
 
-        A device in MIG mode is not there: its instances are, or, where it has none, it with a
+        A device in MIG mode is replaced by its instances or, without any, has a
         trouble that says so.
         """
         ...
 
     def sample(self) -> Sequence[DeviceSample]:
-        """One reading of each device that answers, in order of index."""
+        """Return one reading of each device that answers, in order of index."""
         ...

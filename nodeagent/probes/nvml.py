@@ -1,13 +1,13 @@
 """NVIDIA devices through NVML: the only file that imports pynvml.
 
-What makes a device unusable, and where that is from:
+Reasons why a device is unusable, and their sources:
 
-- NVML's own word: an error such as "GPU is lost" in place of who it is, or a recovery action that
-  it asks for (reset, reboot).
-- Memory: errors that ECC could not correct since the driver was loaded, pages that wait for a reset
+- NVML's own report: an error such as "GPU is lost" instead of its identity, or a requested recovery
+  action (reset, reboot).
+- Memory: uncorrectable ECC errors since the driver was loaded, pages that wait for a reset
   to be retired, rows that could not be remapped (NVIDIA, "GPU Memory Error Management").
-- XID events after which NVIDIA's catalogue asks for a reset or a reboot of the machine ("Analyzing
-  Xid Errors with the Xid Catalog"). Errors of programs (13, 31, 43, 45, ...) are none of those.
+- XID events that require a reset or a reboot by NVIDIA's catalogue ("Analyzing
+  Xid Errors with the Xid Catalog"). Errors of programs (13, 31, 43, 45, ...) do not.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ _RECOVERY = {
     6: "the driver asks for a reset of the bus",
     7: "the driver asks for a restart of the machine",
 }
-"""By NVML's nvmlDeviceGpuRecoveryAction_t; the others leave the device usable."""
+"""By NVML's nvmlDeviceGpuRecoveryAction_t; other values leave the device usable."""
 
 _THROTTLES = {0x04: "power cap", 0x08: "hardware slowdown", 0x60: "heat", 0x80: "power brake"}
 _MOST_EVENTS = 256
@@ -58,14 +58,14 @@ _NO_INSTANCE = 0xFFFFFFFF
 _NO_INSTANCES = "MIG mode is on, and it has no instances"
 
 Xids = dict[tuple[str, int | None], int]
-"""The newest XID by the uuid of a GPU and its instance; None: all of the GPU."""
+"""The newest XID by the uuid of a GPU and its instance; None: the whole GPU."""
 
 
 class NvmlProbe:
-    """`DeviceProbe` over the driver's library, which is looked for again until it answers.
+    """`DeviceProbe` over the driver's library, which is retried until it answers.
 
     Args:
-        driver: where the driver shows its boards and capabilities.
+        driver: the driver's folder of boards and capabilities.
     """
 
     def __init__(self, driver: Path = Path("/proc/driver")) -> None:
@@ -87,7 +87,7 @@ class NvmlProbe:
             count = int(_call("nvmlDeviceGetCount"))
         except _NoAnswer as error:
             self._end()
-            # it may be loaded anew, which resets the devices
+            # it may be reloaded, which resets the devices
             self._last_xid.clear()
             self._bad_xid.clear()
             return Devices(reason=f"the driver does not tell its devices: {error}")
@@ -125,9 +125,9 @@ class NvmlProbe:
         return tuple(samples.values())
 
     def _begin(self) -> str:
-        """Load the library; the reason why that failed, or "".
+        """Load the library; return the reason of a failure, or "".
 
-        It counts boards once: it begins anew when others are there.
+        It counts boards only once, so it is reloaded when they change.
         """
         boards = self._listed_boards()
         if self._ready and boards != self._boards:
@@ -157,7 +157,7 @@ class NvmlProbe:
             return frozenset()
 
     def _at(self, index: int, minors: Mapping[str, int]) -> tuple[list[Device], str]:
-        """The devices behind one number of the driver, and why there are none."""
+        """Return the devices at one index of the driver, and why there are none."""
         try:
             handle = _call("nvmlDeviceGetHandleByIndex", index)
             uuid = _text(_call("nvmlDeviceGetUUID", handle))
@@ -191,7 +191,7 @@ class NvmlProbe:
         ]
 
     def _instance(self, handle: Any, whole: Device, minors: Mapping[str, int]) -> Device | None:
-        """A MIG instance; None for one that is being made or destroyed just now."""
+        """Return a MIG instance; None for one that is just being created or destroyed."""
         uuid = _ask("nvmlDeviceGetUUID", handle)
         memory = _ask("nvmlDeviceGetMemoryInfo", handle)
         gi, ci = _instance_ids(handle)
@@ -210,7 +210,7 @@ class NvmlProbe:
         )
 
     def _capability_minors(self) -> dict[str, int]:
-        """Minor numbers of the nodes that open MIG instances: lines such as `gpu0/gi1/access 12`."""
+        """Return minor numbers of the nodes that open MIG instances: lines such as `gpu0/gi1/access 12`."""
         try:
             text = (self._driver / "nvidia-caps" / "mig-minors").read_text(encoding="ascii")
         except (OSError, UnicodeDecodeError):
@@ -219,7 +219,7 @@ class NvmlProbe:
         return {line[0]: int(line[1]) for line in lines if len(line) == 2 and line[1].isdigit()}
 
     def _watch(self, handle: Any, uuid: str) -> None:
-        """Hear of the device's XIDs from now on; there are devices that tell none."""
+        """Receive the device's XIDs from now on; some devices report none."""
         if self._events is not None and uuid not in self._watched:
             _ask(
                 "nvmlDeviceRegisterEvents",
@@ -230,14 +230,14 @@ class NvmlProbe:
             self._watched.add(uuid)
 
     def _hear(self) -> None:
-        """Take in the events that came since the last time."""
+        """Process the events since the last time."""
         for _ in range(_MOST_EVENTS if self._events is not None else 0):
             event = _ask("nvmlEventSetWait_v2", self._events, _EVENT_WAIT_MS)
             if event is None:
                 return
             uuid = _ask("nvmlDeviceGetUUID", event.device)
             if uuid is None:
-                continue  # what is lost says so itself
+                continue  # a lost device reports that itself
             gi = int(event.gpuInstanceId)
             place = _text(uuid), None if gi == _NO_INSTANCE else gi
             self._last_xid[place] = int(event.eventData)
@@ -245,7 +245,7 @@ class NvmlProbe:
                 self._bad_xid[place] = int(event.eventData)
 
     def _forget_xids(self, listed: Iterable[Device]) -> None:
-        """What is listed no more is reset, or another, when it comes back."""
+        """Forget XIDs of unlisted devices: when they return they were reset, or replaced."""
         kept = {device.parent_uuid or device.uuid for device in listed}
         for xids in (self._last_xid, self._bad_xid):
             for place in [place for place in xids if place[0] not in kept]:
@@ -256,7 +256,7 @@ class NvmlProbe:
         return "" if xid is None else f"XID {xid}: {UNUSABLE_AFTER_XID[xid]}"
 
     def _sample(self, handle: Any, whole: Any) -> DeviceSample | None:
-        """What `handle` says of itself; an instance has heat and errors in common with `whole`."""
+        """Return the reading of `handle`; an instance shares temperature and errors with `whole`."""
         uuid = _ask("nvmlDeviceGetUUID", handle)
         if uuid is None:
             return None
@@ -289,32 +289,32 @@ class _NoAnswer(Exception):
 
 
 def _call(question: str, *arguments: Any) -> Any:
-    """The driver's answer; raises _NoAnswer."""
+    """Return the driver's answer; raises _NoAnswer."""
     try:
         return getattr(pynvml, question)(*arguments)
     except pynvml.NVMLError as error:
         raise _NoAnswer(str(error)) from error
     except Exception as error:
-        # a library that is older or newer than its driver answers with anything
+        # a library older or newer than its driver may raise anything
         raise _NoAnswer(f"{question}: {error}") from error
 
 
 def _ask(question: str, *arguments: Any) -> Any:
-    """The driver's answer; None when it has none."""
+    """Return the driver's answer, or None."""
     with contextlib.suppress(_NoAnswer):
         return _call(question, *arguments)
     return None
 
 
 def _versions() -> tuple[str, str]:
-    """Those of the driver and of the newest CUDA that it runs; "" for one that it does not tell."""
+    """Return the versions of the driver and of the newest CUDA that it supports; "" if unknown."""
     driver = _ask("nvmlSystemGetDriverVersion")
     cuda = _ask("nvmlSystemGetCudaDriverVersion_v2")
     return _text(driver or ""), f"{cuda // 1000}.{cuda % 1000 // 10}" if cuda else ""
 
 
 def _trouble(handle: Any) -> str:
-    """Why the device must not be used, as far as its state tells."""
+    """Return why the device must not be used, by its state."""
     action = _recovery_action(handle)
     if action in _RECOVERY:
         return _RECOVERY[action]
@@ -331,7 +331,7 @@ def _trouble(handle: Any) -> str:
 
 
 def _recovery_action(handle: Any) -> int | None:
-    """Of nvmlDeviceGpuRecoveryAction_t; None from drivers that do not know it."""
+    """Return a nvmlDeviceGpuRecoveryAction_t; None from drivers without it."""
     field = getattr(pynvml, "NVML_FI_DEV_GET_GPU_RECOVERY_ACTION", None)
     values = _ask("nvmlDeviceGetFieldValues", handle, [field]) if field is not None else None
     if not values or values[0].nvmlReturn != pynvml.NVML_SUCCESS:
@@ -345,7 +345,7 @@ def _ecc_errors(handle: Any, kind: int) -> int | None:
 
 
 def _memory_used(handle: Any) -> int | None:
-    """Bytes that programs hold; only drivers before 510 count what they reserve for themselves."""
+    """Return bytes used by programs; only drivers before 510 include their own reserved memory."""
     memory = _ask("nvmlDeviceGetMemoryInfo", handle, getattr(pynvml, "nvmlMemory_v2", None))
     memory = memory or _ask("nvmlDeviceGetMemoryInfo", handle)
     return None if memory is None else int(memory.used)
@@ -359,7 +359,7 @@ def _throttled(handle: Any) -> str:
 
 
 def _processes(handle: Any) -> tuple[DeviceProcess, ...]:
-    """Those that compute, also as clients of MPS."""
+    """Return the computing processes, including clients of MPS."""
     found: dict[int, DeviceProcess] = {}
     for question in ("ComputeRunningProcesses", "MPSComputeRunningProcesses"):
         for one in _ask(f"nvmlDeviceGet{question}", handle) or []:
@@ -369,7 +369,7 @@ def _processes(handle: Any) -> tuple[DeviceProcess, ...]:
 
 
 def _is_cut(handle: Any) -> bool:
-    """Whether MIG mode is on: its instances are the devices."""
+    """Whether MIG mode is on: then its instances are the devices."""
     mode = _ask("nvmlDeviceGetMigMode", handle)
     return bool(mode) and mode[0] == pynvml.NVML_DEVICE_MIG_ENABLE
 
@@ -389,5 +389,5 @@ def _instance_ids(handle: Any) -> tuple[int | None, int | None]:
 
 
 def _text(value: str | bytes) -> str:
-    """Older versions of the library answer with bytes."""
+    """Decode a text: older versions of the library return bytes."""
     return value.decode(errors="replace") if isinstance(value, bytes) else value

@@ -1,7 +1,7 @@
-"""The processes of one replica one by one, with what each does, as `ps` and `top` show them.
+"""The processes of one replica one by one, with their usage, like `ps` and `top`.
 
-Programs choose their names, command lines and number: all of it is bounded, and any text. Only processes of the
-replica's own control group, or below its shim, are read; what has another's number by then is found out by its start.
+Programs choose their names, command lines and number: all of these and any text are bounded. Only processes of the
+replica's own control group, or below its shim, are read; a reused pid is detected by its start.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 MOST_PROCESSES = 500
 MOST_COMMAND = 4096
 _MOST_READ = 4096
-"""Processes that are looked at to find those that do most."""
+"""Most processes read to find the busiest ones."""
 _COMMANDS_WITHIN_S = 5.0
 _TICKS_PER_S = os.sysconf("SC_CLK_TCK")
 _PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
@@ -34,7 +34,7 @@ _MOST_STATUS = 16 << 10
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ListedProcess:
-    """One process; `pid` is the one inside its pid namespace, `cpu_cores` what it used between two looks."""
+    """One process; `pid` is that in its pid namespace, `cpu_cores` its usage between two looks."""
 
     pid: int
     node_pid: int
@@ -48,7 +48,7 @@ class ListedProcess:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Look:
-    """What the processes did until a moment."""
+    """The processes at one moment."""
 
     at: float
     stats: Mapping[int, Stat]
@@ -56,13 +56,13 @@ class Look:
 
 
 def look(enclosure: Enclosure, proc: Path = _PROC) -> Look | None:
-    """The processes there now, without the platform's own; None where they cannot be seen. Blocking."""
+    """Return the present processes, without the platform's own; None if not visible. Blocking."""
 
     def read(pid: int) -> Stat | None:
         return read_stat(pid, proc)
 
     if enclosure.group is None:
-        # those of a container are not below its shim
+        # a container's processes are not below its shim
         found = None if enclosure.in_container else family(enclosure, read=read)
         if found is None:
             return None
@@ -79,7 +79,7 @@ def look(enclosure: Enclosure, proc: Path = _PROC) -> Look | None:
 
 
 def why_unseen(enclosure: Enclosure | None) -> str:
-    """Why nothing was seen there by a look, for people; None: where its processes are is not known."""
+    """Return why a look found nothing, for people; None: the place of its processes is unknown."""
     if enclosure is None:
         return "its program is just beginning"
     if enclosure.in_container:
@@ -94,9 +94,9 @@ def listed(
     proc: Path = _PROC,
     commands: Callable[[Sequence[int]], Mapping[int, bytes]] | None = None,
 ) -> Sequence[ListedProcess]:
-    """Those that were there at both looks, by what they did in between. Blocking.
+    """Return the processes of both looks, by their usage in between. Blocking.
 
-    Each was in the replica twice under one start: its number meant nobody else in between.
+    Each was in the replica twice with the same start, so its pid was not reused in between.
     """
     took = {
         pid: now.ticks - then.ticks
@@ -113,7 +113,7 @@ def listed(
     for pid in chosen:
         now, again = after.stats[pid], read_stat(pid, proc)
         if again is None or again.start_ticks != now.start_ticks:
-            continue  # what was read since may be another's
+            continue  # later readings may be of another process
         name, inner = said[pid]
         command, is_cut = _command(lines.get(pid, b""), name, is_dead=again.is_dead)
         found.append(
@@ -132,7 +132,7 @@ def listed(
 
 
 def read_commands(pids: Sequence[int]) -> Mapping[int, bytes]:
-    """The command lines of processes, as far as each is there in time, and one byte more than is shown."""
+    """Return the command lines of processes, as far as read in time, and one byte more than is shown."""
     if not pids:
         return {}
     command = shim_command("command_lines", str(MOST_COMMAND + 1), *map(str, pids))
@@ -158,17 +158,17 @@ def read_commands(pids: Sequence[int]) -> Mapping[int, bytes]:
 
 
 def inner_pid(pid: int) -> int:
-    """The number of a process in its innermost pid namespace. Blocking."""
+    """Return a process's pid in its innermost pid namespace. Blocking."""
     return _status(pid, _PROC)[1] or pid
 
 
 def command_of(line: bytes) -> str:
-    """What is shown of a command line that `read_commands` read."""
+    """Return the shown part of a command line read by `read_commands`."""
     return _command(line, "?", is_dead=False)[0]
 
 
 def _command(line: bytes, name: str, *, is_dead: bool) -> tuple[str, bool]:
-    """What is shown of a command line, and whether it is longer."""
+    """Return the shown part of a command line, and whether it is longer."""
     whole = line.rstrip(b"\0")
     if is_dead:
         return f"[{name}] <defunct>", False
@@ -179,13 +179,13 @@ def _command(line: bytes, name: str, *, is_dead: bool) -> tuple[str, bool]:
 
 
 def _status(pid: int, proc: Path) -> tuple[str, int]:
-    """Name and innermost pid of a process; "?" and 0 where nothing is said."""
+    """Return name and innermost pid of a process; "?" and 0 if unknown."""
     name, inner = b"?", 0
     try:
         with (proc / str(pid) / "comm").open("rb") as file:
             name = file.read(64).removesuffix(b"\n")
         with (proc / str(pid) / "status").open("rb") as file:
-            # the kernel escapes line breaks of the name that it begins with
+            # the kernel escapes line breaks in the name at the beginning
             for line in file.read(_MOST_STATUS).split(b"\n"):
                 if line.startswith(b"NSpid:"):
                     inner = int(line.split()[-1])

@@ -1,8 +1,8 @@
-"""What the processes of one replica take: by its control group, and by /proc what no group counts.
+"""Resource usage of one replica's processes: by its control group, otherwise by /proc.
 
-Processes without a group are those below the replica's shim, which is the reaper of all of them. Of what
-ends, the processor time goes to who collects it, so that a process which lived shorter than from one
-reading to the next is counted all the same.
+Processes without a group are those below the replica's shim, which reaps all of them. The CPU time of an
+ended process is added to its parent's, so that a process shorter than the interval of
+readings is counted, too.
 """
 
 from __future__ import annotations
@@ -34,11 +34,11 @@ class ReplicaUse:
     """One reading.
 
     Attributes:
-        cpu_s: processor time from the start on, seconds; of processes without a group it can fall, when one
-            ends whose parent does not collect it.
-        memory_bytes: without the kernel's cache of files; of processes without a group resident memory, which
-            counts what several share once for each.
-        processes: how many are there, without the platform's own.
+        cpu_s: CPU time since the start, seconds; without a group it can decrease, when a process ends
+            whose parent does not reap it.
+        memory_bytes: without the kernel's cache of files; without a group resident memory, which
+            counts shared pages once for each process.
+        processes: number of present ones, without the platform's own.
     """
 
     cpu_s: float
@@ -47,23 +47,23 @@ class ReplicaUse:
 
 
 class Stat(NamedTuple):
-    """What /proc says of a process: times in clock ticks, `start_ticks` since the boot."""
+    """A process in /proc: times in clock ticks, `start_ticks` since the boot."""
 
     is_dead: bool
-    """Not collected yet: it has no memory any more, and its time is still its own."""
+    """A zombie: it has no memory any more, and its CPU time is still its own."""
     parent: int
     ticks: int
     collected_ticks: int
-    """Of its children that it collected, and theirs."""
+    """Of its reaped children, and theirs."""
     start_ticks: int
     pages: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Enclosure:
-    """Where the processes of a replica are found.
+    """The place of a replica's processes.
 
-    `shim` and `start_ticks` are its shim's. With `has_first` the oldest of its processes is the platform's own.
+    `shim` and `start_ticks` are its shim's. With `has_first` its oldest process is the platform's own.
     A replica `in_container` is not below its shim.
     """
 
@@ -75,7 +75,7 @@ class Enclosure:
 
 
 def enclosure_of(folder: ReplicaFolder, boot_id: str) -> Enclosure | None:
-    """Where those of the replica in `folder` are; None while nobody knows, or where they cannot be seen."""
+    """Return the place of the processes of the replica in `folder`; None if unknown, or not visible."""
     try:
         claim = read_claim(folder)
         if claim is None or claim.boot_id != boot_id:
@@ -95,7 +95,7 @@ def enclosure_of(folder: ReplicaFolder, boot_id: str) -> Enclosure | None:
 
 
 def use_of(enclosure: Enclosure) -> ReplicaUse | None:
-    """What the processes there take now; None where there are none. Blocking."""
+    """Return the usage of the processes there now; None without any. Blocking."""
     group = enclosure.group
     if group is None:
         return below(enclosure)
@@ -107,7 +107,7 @@ def use_of(enclosure: Enclosure) -> ReplicaUse | None:
     if count < 0 or (count == 0 and not took_s):
         return None
     if not enclosure.in_container and (took_s is None or not has_memory):
-        # That costs no look at every thread for its children.
+        # Cheaper than reading every thread for its children.
         seen = below(enclosure, descendants=lambda _: members)
         if seen is None:
             return None
@@ -117,9 +117,9 @@ def use_of(enclosure: Enclosure) -> ReplicaUse | None:
 
 
 def read_stat(pid: int, proc: Path = Path("/proc")) -> Stat | None:
-    """What is said of a process; None of one that is gone, or cannot be seen."""
+    """Return a process's facts; None if it is gone, or not visible."""
     try:
-        # a name may have blanks and brackets in it
+        # the name may contain blanks and brackets
         fields = (proc / str(pid) / "stat").read_bytes().rpartition(b")")[2].split()
         return Stat(
             is_dead=fields[0] in _DEAD,
@@ -139,10 +139,10 @@ def below(
     read: Callable[[int], Stat | None] = read_stat,
     descendants: Callable[[int], list[int]] = children_of,
 ) -> ReplicaUse | None:
-    """What all processes below the shim take; None where there are none, or the shim is gone.
+    """Return the usage of all processes below the shim; None without any, or if the shim is gone.
 
-    `descendants` names parents before their children. Who is gone when it is read counts no more, and a
-    number that is another's by then does not count: nobody below the shim is its parent.
+    `descendants` lists parents before their children. Processes that are gone when read do not count, nor do
+    reused pids: their parent is not below the shim.
     """
     found = family(enclosure, read=read, descendants=descendants)
     if found is None:
@@ -166,7 +166,7 @@ def family(
     read: Callable[[int], Stat | None] = read_stat,
     descendants: Callable[[int], list[int]] = children_of,
 ) -> tuple[Stat, dict[int, Stat]] | None:
-    """The shim, and the processes below it by pid; None where it is gone. See `below`."""
+    """Return the shim, and the processes below it by pid; None if it is gone. See `below`."""
     shim = read(enclosure.shim)
     if shim is None or shim.start_ticks != enclosure.start_ticks:
         return None
@@ -180,11 +180,11 @@ def family(
     }
     again = read(enclosure.shim)
     if again is None or again.start_ticks != enclosure.start_ticks:
-        return None  # by then its number may have been another's
+        return None  # its pid may have been reused
     return shim, ours
 
 
 def platforms_own(found: Mapping[int, Stat]) -> int | None:
-    """The oldest of the processes whose parent is not among them."""
+    """Return the oldest of the processes without a parent among them."""
     roots = [pid for pid, one in found.items() if one.parent not in found]
     return min(roots, key=lambda pid: (found[pid].start_ticks, pid), default=None)

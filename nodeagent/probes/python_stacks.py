@@ -1,7 +1,7 @@
-"""What the threads of Python processes do: their stacks, read from outside by py-spy, whatever the programs do.
+"""The stacks of Python processes' threads, read from outside by py-spy, whatever the programs do.
 
-Programs decide what is read: how many processes, threads and frames there are, and every text. All of it is bounded.
-py-spy needs nothing of a process. What hangs is read as it is; only one that computes is stopped, for some
+Programs control the result: the number of processes, threads and frames, and every text. All of it is bounded.
+py-spy requires nothing of a process. A hanging one is read as it is; only a running one is stopped, for some
 milliseconds. It runs with the rights of `nodeagent.shim.stack_reader`.
 """
 
@@ -48,7 +48,7 @@ _PROC = Path("/proc")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SeenFrame:
-    """One call: `variables` are names and what they are; `line` is 0 where it is not known."""
+    """One call: `variables` are names and values; `line` is 0 if unknown."""
 
     function: str
     file: str
@@ -58,7 +58,7 @@ class SeenFrame:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SeenThread:
-    """One thread: its outermost call first; `frames_left_out` are missing in the middle. Active is None if unknown."""
+    """One thread: its outermost call first; `frames_left_out` are omitted in the middle. Active is None if unknown."""
 
     name: str
     holds_gil: bool
@@ -68,7 +68,7 @@ class SeenThread:
 
 
 class StacksUnseen(Exception):
-    """The threads of a process cannot be seen; the message says why, for people."""
+    """The threads of a process cannot be read; the message gives the reason, for people."""
 
 
 class ProcessGone(StacksUnseen):
@@ -76,13 +76,13 @@ class ProcessGone(StacksUnseen):
 
 
 def reader() -> str | None:
-    """The path of py-spy; None where it is not installed."""
+    """Return the path of py-spy; None if it is not installed."""
     beside = Path(sysconfig.get_path("scripts"), "py-spy")
     return str(beside) if beside.exists() else shutil.which("py-spy")
 
 
 def python_processes(found: Look, proc: Path = _PROC) -> Sequence[int]:
-    """Those of a look that are Python interpreters, the oldest first. Blocking."""
+    """Return the Python interpreters of a look, oldest first. Blocking."""
     ours = [pid for pid, stat in found.stats.items() if not stat.is_dead and _is_python(pid, proc)]
     return sorted(ours, key=lambda pid: (found.stats[pid].start_ticks, pid))
 
@@ -90,14 +90,14 @@ def python_processes(found: Look, proc: Path = _PROC) -> Sequence[int]:
 def _is_python(pid: int, proc: Path) -> bool:
     try:
         return _PYTHON.fullmatch((proc / str(pid) / "exe").readlink().name) is not None
-    except OSError:  # gone, or not ours to see
+    except OSError:  # gone, or not visible to us
         return False
 
 
 async def read_threads(
     pid: int, start_ticks: int, *, program: str, with_locals: bool
 ) -> tuple[Sequence[SeenThread], int]:
-    """The stacks of a process that began then, and how many threads more it has.
+    """Return the stacks of a process with that start, and the number of further threads.
 
     Raises:
         ProcessGone: it has ended.
@@ -109,7 +109,7 @@ async def read_threads(
     said = await _read(command, pid)
     stat = read_stat(pid)
     if stat is None or stat.start_ticks != start_ticks:
-        raise ProcessGone("it has ended")  # what was read may be another's
+        raise ProcessGone("it has ended")  # the result may be of another process
     try:
         threads, left_out = await asyncio.to_thread(_threads_of, said.threads, pid)
     except (KeyError, TypeError, AttributeError, ValueError) as error:
@@ -120,11 +120,11 @@ async def read_threads(
 
 
 async def _read(command: Sequence[str], pid: int) -> _Said:
-    """What py-spy says. Raises StacksUnseen.
+    """Return the output of py-spy. Raises StacksUnseen.
 
-    A process that goes on may be read while its stack changes, and what was read be of two moments: it is right if
-    it is read twice and nothing runs. Else the process is stopped meanwhile, if that can be done: one that computes
-    can be read wrongly twice in the same way, with calls missing.
+    A running process may change its stack while it is read, mixing two moments: the result is right if
+    two readings agree and nothing runs. Otherwise the process is stopped meanwhile, if possible: a computing one
+    can be misread twice in the same way, with calls missing.
     """
     seen: list[_Said] = []
     runs = False
@@ -133,7 +133,7 @@ async def _read(command: Sequence[str], pid: int) -> _Said:
             seen.append(await _said(command, "--nonblocking"))
         runs = runs or bool(await asyncio.to_thread(running_threads, pid))
         if not seen:
-            break  # what cannot be read once will not be the second time
+            break  # if the first reading fails, the second will too
         if seen[0].is_cut:
             return seen[0]
     with suppress(KeyError, TypeError, AttributeError, ValueError):
@@ -149,7 +149,7 @@ async def _read(command: Sequence[str], pid: int) -> _Said:
 
 
 class _Said(NamedTuple):
-    """Threads in py-spy's words; cut where they were too long."""
+    """Threads as output by py-spy; cut if they were too long."""
 
     threads: Sequence[Mapping[str, Any]]
     is_cut: bool
@@ -165,7 +165,7 @@ async def _said(command: Sequence[str], *options: str) -> _Said:
 
 
 def _complete(written: bytes) -> Sequence[Any]:
-    """The elements of a JSON array that are there as a whole, of one that ends in the middle."""
+    """Return the complete elements of a truncated JSON array."""
     text, decoder, found = written.decode(errors="replace"), json.JSONDecoder(), []
     at = text.index("[") + 1
     with suppress(ValueError, IndexError):
@@ -178,14 +178,14 @@ def _complete(written: bytes) -> Sequence[Any]:
 
 
 def _places(said: Sequence[Mapping[str, Any]]) -> Sequence[object]:
-    """Where each thread is."""
+    """Return the position of each thread."""
     return [
         (one["thread_id"], [(call["name"], call["line"]) for call in one["frames"]]) for one in said
     ]
 
 
 def _owner(pid: int) -> tuple[int, int]:
-    """Whose a process is; that of its folder in /proc may be root. Raises StacksUnseen."""
+    """Return a process's uid and gid; the owner of its folder in /proc may be root. Raises StacksUnseen."""
     try:
         said = (_PROC / str(pid) / "status").read_text(errors="replace")
     except OSError as error:
@@ -197,7 +197,7 @@ def _owner(pid: int) -> tuple[int, int]:
 
 
 async def _output_of(command: Sequence[str]) -> tuple[bytes, bool]:
-    """What it writes, and whether that is cut. Raises StacksUnseen."""
+    """Return the command's output, and whether it was cut. Raises StacksUnseen."""
     with _in_memory() as said, _in_memory() as complaint:
         process = await asyncio.create_subprocess_exec(
             *command, stdin=subprocess.DEVNULL, stdout=said, stderr=complaint, env={}
@@ -208,7 +208,7 @@ async def _output_of(command: Sequence[str]) -> tuple[bytes, bool]:
         except TimeoutError as late:
             raise StacksUnseen(f"it could not be read within {_WITHIN_S:g} s") from late
         finally:
-            # also where nobody waits for it any more
+            # also on cancellation
             with suppress(ProcessLookupError):
                 process.kill()
             await process.wait()
@@ -218,7 +218,7 @@ async def _output_of(command: Sequence[str]) -> tuple[bytes, bool]:
 
 
 def _in_memory() -> BinaryIO:
-    """A file without a name; `stack_reader` limits how large it grows."""
+    """Create an anonymous file; `stack_reader` limits its size."""
     return os.fdopen(os.memfd_create("nsml-stacks"), "w+b")
 
 
@@ -228,7 +228,7 @@ def _content(file: BinaryIO) -> bytes:
 
 
 def _reason(written: bytes) -> str:
-    """Why py-spy did not read it, in one line."""
+    """Return why py-spy failed, in one line."""
     complaint = written.decode(errors="replace")
     if re.search("permission denied|operation not permitted", complaint, re.IGNORECASE):
         return (
@@ -244,9 +244,9 @@ def _reason(written: bytes) -> str:
 
 
 def running_threads(pid: int, proc: Path = _PROC) -> frozenset[int]:
-    """The threads of a process that run or could run, by their numbers in its innermost pid namespace. Blocking.
+    """Return the running or runnable threads of a process, by their numbers in its innermost pid namespace. Blocking.
 
-    py-spy looks for them by the numbers that the process knows, which are no threads' on the node.
+    py-spy looks for them by the process's own numbers, which are not those of the node.
     """
     found = set()
     with suppress(OSError):  # it ends meanwhile
@@ -271,7 +271,7 @@ def _threads_of(said: Sequence[Mapping[str, Any]], pid: int) -> tuple[Sequence[S
 def _threads(
     said: Sequence[Mapping[str, Any]], running: Container[int], main: int
 ) -> tuple[Sequence[SeenThread], int]:
-    """All threads, the main thread first: its number, which Python knows since 3.11, is `main`."""
+    """Return all threads, the main thread first: its number, known to Python since 3.11, is `main`."""
     numbers = [one["os_thread_id"] or (main if one["thread_name"] == _MAIN else 0) for one in said]
     order = sorted(range(len(said)), key=lambda at: (numbers[at] != main, numbers[at]))
     shown = order[:_MOST_THREADS]
@@ -307,6 +307,6 @@ def _frame(said: Mapping[str, Any]) -> SeenFrame:
 
 
 def _cut(text: str, most: int = _MOST_TEXT) -> str:
-    """A text of the program's; half a pair of surrogates, which no message takes, is replaced."""
+    """Truncate a text of the program; half a surrogate pair, invalid in messages, is replaced."""
     whole = str(text).encode("utf-8", "replace").decode()
     return whole if len(whole) <= most else f"{whole[: most - 1]}…"

@@ -1,13 +1,13 @@
-"""GPUs that are not there: for machines without one, and always called simulated.
+"""Simulated GPUs, for machines without one; they are always labelled as simulated.
 
-What happens to real ones can be tried on them: a file says it, one line for each device by its
-number, and is read again at each reading. Other lines say nothing.
+Events of real ones can be simulated: a file has one line for each device, by its
+number, and is read again at each reading. Other lines are ignored.
 
 ```
-0 failed the fan stands still     it is withheld, with these words
-1 gone                            the driver lists it no more
+0 failed the fan stands still     it is withheld, with this text
+1 gone                            the driver no longer lists it
 2 cut 3                           MIG mode is on, with 3 instances
-3 idle                            nothing is done with it, whoever holds it
+3 idle                            it is idle, whoever uses it
 ```
 """
 
@@ -38,7 +38,7 @@ _MOST_INSTANCES = 7
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SimulatedLoad:
-    """What sessions have of one device: a share from 0 to 1, since a monotonic instant."""
+    """Sessions' share of one device from 0 to 1, since a monotonic instant."""
 
     share: float
     since: float
@@ -47,8 +47,8 @@ class SimulatedLoad:
 class SimulatedProbe:
     """`DeviceProbe` of `count` simulated devices of the node named `node`.
 
-    Uuids depend on node and index alone. Telemetry is a function of `loads()` (by uuid; devices
-    that it leaves out are idle) and the clock: the same again for the same instant.
+    Uuids depend on node and index alone. Telemetry is a function of `loads()` (by uuid; missing devices
+    are idle) and the clock: the same for the same instant.
     """
 
     def __init__(
@@ -97,7 +97,7 @@ class SimulatedProbe:
         )
 
     def _read(self) -> dict[int, list[str]]:
-        """The words of each line by the number before them."""
+        """Return the words of each line by the number before them."""
         if self._events is None:
             return {}
         try:
@@ -109,7 +109,7 @@ class SimulatedProbe:
 
 
 def _after(event: Sequence[str], whole: Device) -> Iterator[Device]:
-    """What is left of a device after an event."""
+    """Yield what is left of a device after an event."""
     match event:
         case ["gone"]:
             pass
@@ -134,7 +134,7 @@ def _uuid(node: str, index: int) -> str:
 
 
 def _reading(device: Device, load: SimulatedLoad | None, now: float) -> DeviceSample:
-    """A training loop's look: busy with a slow swing, memory by share, heat that lags behind."""
+    """Simulate a training loop: busy with a slow swing, memory by share, temperature with a delay."""
     if load is None or load.share <= 0:
         return DeviceSample(
             uuid=device.uuid,
