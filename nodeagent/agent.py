@@ -1,6 +1,6 @@
-"""The node agent: registers, makes what runs what should run, and passes on what it writes.
+"""The node agent: registers, makes the node run what it should, and sends the output of replicas.
 
-`Agent` is put together from parts that can be replaced, so that it also runs in one thread on a
+`Agent` consists of replaceable parts, so that it also runs in one thread on a
 virtual clock and network; `nodeagent/wiring.py` has the real parts, `main` runs them.
 """
 
@@ -91,12 +91,12 @@ _RELIEVE_EVERY_S = 15.0
 _LISTED_EVERY_S = 15.0
 _RETRY_S = (0.2, 1.0)
 _REQUESTS_PER_S = 10.0
-"""Of one replica's program, each a call of the control plane; and connections for them."""
+"""Requests of one replica's program, each a call of the control plane; and connections for them."""
 _NO_NODE_SHELL = (
     "node_shell is off in its agent's settings; the machine's owner can set node_shell = true"
 )
 _LOOK_AGAIN_S = (5.0, 600.0)
-"""First and longest pause; what is looked for may take a container each time."""
+"""First and longest pause; each check may start a container."""
 _PROCESSES, _PROCESSES_PER_CORE = 4096, 128
 """Libraries start a thread for each core in each process."""
 
@@ -171,7 +171,7 @@ class Agent:
             run=parts.run,
             run_long=parts.run_long,
             floor_bytes=parts.disk_floor_bytes,
-            # where all sessions are one person's there is nobody to share with
+            # if all sessions belong to one person there is nobody to share with
             share=settings.user_cache_share,
             uses=partial(used_things, self._folders),
         )
@@ -180,7 +180,7 @@ class Agent:
             "clock": parts.clock,
             "run_long": parts.run_long,
             "room": room,
-            # Programs that are the agent's user could write through a link into another version.
+            # Programs with the agent's user could write through a link into another version.
             "may_link": self._machine.isolation is not Isolation.NONE,
         }
         self._exchange = Exchange(
@@ -195,7 +195,7 @@ class Agent:
             rpc=self._rpc,
             run_long=parts.run_long,
             clock=parts.clock,
-            # as to the control plane itself
+            # as for the control plane itself
             allows_plaintext=all(map(is_local, settings.servers)),
             changed=self._stock.note_bucket,
         )
@@ -222,7 +222,7 @@ class Agent:
                 floor_bytes=parts.disk_floor_bytes,
                 **shared,  # type: ignore[arg-type]
             )
-        # Code is small, often new, and sent again at once: no session waits for a flush of it.
+        # Code is small, often new, and quickly sent again: no session waits for a flush of it.
         self._bundles = Trees(
             settings.data / "bundles",
             boot=self._machine.boot_id,
@@ -286,7 +286,7 @@ class Agent:
         )
 
     async def run(self) -> NoReturn:
-        """Work until cancelled; replicas run on when it ends."""
+        """Work until cancelled; replicas continue after that."""
         self._stock.found(await self._parts.run(self._make_folders))
         self._cluster_id = await self._parts.run(self._parts.journal.cluster_id)
         ready = self._settings.data / "ready.json"
@@ -324,10 +324,10 @@ class Agent:
             await self._link.close()
 
     async def outgrown(self) -> None:
-        """Return once an agent that starts now would separate sessions better than this one.
+        """Return once a new agent would isolate sessions better than this one.
 
-        That is looked for while nothing runs here: users would lose their tunnels, and what is being
-        prepared would begin anew.
+        Checked only while nothing runs here: users would lose their tunnels, and preparations
+        would begin anew.
         """
         has_grown, pause_s = self._parts.has_grown, _LOOK_AGAIN_S[0]
         while has_grown is not None:
@@ -339,7 +339,7 @@ class Agent:
             pause_s = min(2 * pause_s, _LOOK_AGAIN_S[1])
         await asyncio.Event().wait()
 
-    # What the Control stream speaks for.
+    # Interface to the Control stream.
 
     def describe(self) -> pb.Register:
         """See control.Node."""
@@ -376,7 +376,7 @@ class Agent:
             python_version=(
                 "" if machine.isolation is Isolation.CONTAINER else platform.python_version()
             ),
-            # A file system that a pod shares is large, and may hang: nobody asks it here.
+            # A pod's shared file system is large, and may hang: its size is not queried here.
             data_bytes=(
                 most_data(self._settings.data, self._parts.disk_floor_bytes)
                 if self._pod is None
@@ -450,7 +450,7 @@ class Agent:
         await self._parts.run(self._write_ready)
 
     async def learn(self, control_planes: pb.ControlPlanes) -> None:
-        """See control.Node; what cannot be remembered is known in this life at least."""
+        """See control.Node; if storing fails, they are known until the agent ends."""
         if self._link.learn(control_planes.addresses):
             learned = self._link.routes.learned
             try:
@@ -470,7 +470,7 @@ class Agent:
         self._replicas.finalized(replica_id)
 
     def contact(self) -> None:
-        """See control.Node; noted for every replica, at most once a second."""
+        """See control.Node; recorded for every replica, at most once a second."""
         now = self._parts.clock.monotonic()
         if now < self._contact_at + _CONTACT_EVERY_S:
             return
@@ -482,7 +482,7 @@ class Agent:
             except FileNotFoundError:
                 pass  # not begun yet
             except OSError as error:
-                # Who can still be told of ends must be: a disk that refuses ends no stream.
+                # Reports of ends must continue: a failing disk ends no stream.
                 refusal = error
         if refusal is not None and not self._is_contact_refused:
             log.warning("contact.not_noted", error=str(refusal))
@@ -493,7 +493,7 @@ class Agent:
         self._tunnels.open(order)
 
     def order_image(self, order: pb.ImageOrder) -> None:
-        """See control.Node; nothing where programs need no images."""
+        """See control.Node; no effect if programs need no images."""
         if self._image_orders is not None:
             self._image_orders.obey(order)
 
@@ -519,14 +519,14 @@ class Agent:
         """See control.Node."""
         return self._repair_orders.take_answers()
 
-    # Its inside.
+    # Internals.
 
     def _rpc(self) -> Rpc:
-        """Calls of any control plane, which must know what our orders were made from."""
+        """Return calls to any control plane with the state that our orders were made from."""
         return self._link.rpc(seen=self._replicas.highest[1])
 
     def _pod_problem(self) -> str:
-        """Why the shared cache is not used, though the settings name one."""
+        """Return why the configured shared cache is not used."""
         if self._settings.shared_cache is None or self._pod is not None:
             return ""
         return "shared_cache: only with isolation by containers or namespaces"
@@ -547,7 +547,7 @@ class Agent:
         ]
         agree = AgreeHook(self._rpc, self._pause, parts.hooks, parts.run)
         if parts.has_sockets:
-            # first: it costs nothing, and an attempt that it ends should have cost nothing
+            # first: it costs nothing, and an attempt that it ends should not either
             hooks.insert(0, PortHook(self._at_ports_before, is_port_free, parts.run))
         return RunnerContext(
             runtime=parts.runtime,
@@ -625,7 +625,7 @@ class Agent:
     async def _listen(
         self, replica_id: ReplicaId, folder: ReplicaFolder, owner: str
     ) -> AsyncIterator[None]:
-        """A program that cannot make requests still runs."""
+        """Run without requests if the socket fails."""
         async with AsyncExitStack() as stack:
             if self._parts.has_sockets:
                 orders = stack.enter_context(self._orders.open_to(replica_id, folder.run))
@@ -646,14 +646,14 @@ class Agent:
             yield
 
     async def _remember(self, cursors: Mapping[StreamId, Cursor | None]) -> None:
-        """Losing the newest only sends again what the control plane then trims."""
+        """Losing the newest only sends data again, which the control plane then removes."""
         try:
             await self._parts.run(partial(self._parts.journal.acknowledge, cursors))
         except OSError as error:
             log.warning("cursors.not_remembered", error=str(error))
 
     async def _pause(self) -> None:
-        """Before something that failed is tried again: a moment, and a connection."""
+        """Wait before a retry: a moment, and a connection."""
         await self._parts.clock.sleep(self._parts.rng.uniform(*_RETRY_S))
         await self._link.up.wait()
 
@@ -668,23 +668,23 @@ class Agent:
             try:
                 sample = await self._parts.run_long(partial(self._read, running))
             except Exception:
-                # Readings may be missing; what runs here needs its agent.
+                # Readings may be missing; sessions here need the agent.
                 log.exception("node.unmeasured")
                 continue
             sample.devices.extend(self._devices.samples())
-            # By the clock of the boot: the next process of this agent goes on above, and needs to remember nothing.
+            # By the monotonic clock since boot: the agent's next process continues above, without stored state.
             sequence = max(sequence + 1, round(self._parts.clock.monotonic() * 1e3))
             sample.sequence, sample.boot_id = sequence, self._machine.boot_id
             sample.at.FromMicroseconds(round(self._parts.clock.time() * 1e6))
             self._ingest.offer(sample)
 
     def _read(self, running: Mapping[ReplicaId, ReplicaFolder]) -> pb.NodeSample:
-        """A reading of the node and what runs on it; blocking."""
+        """Return a reading of the node and its replicas; blocking."""
         sample = self._parts.meter.sample()
         try:
             sample.replicas.extend(self._parts.measure(running))
         except Exception:
-            # What they take is not known then; how the node is, is.
+            # Their usage is then missing; the node's is not.
             log.exception("replicas.unmeasured")
         return sample
 
@@ -702,7 +702,7 @@ class Agent:
                 await self._parts.run_long(partial(relieve, trees))
                 self._datasets.tell_removed()
             except Exception:
-                # What runs here needs its agent more than its disk needs room.
+                # Sessions here need the agent more than its disk needs space.
                 log.exception("disk.not_relieved")
             await self._parts.clock.sleep(_RELIEVE_EVERY_S)
 
@@ -718,7 +718,7 @@ class Agent:
                     await self._images_changed.wait()
 
     def _make_folders(self) -> list[tuple[str, int]]:
-        """Returns the dataset versions that are here from earlier, and bytes of each."""
+        """Return the dataset versions cached earlier, with the bytes of each."""
         self._settings.data.mkdir(mode=0o700, parents=True, exist_ok=True)
         self._folders.create()
         for part in (self._datasets, self._bundles, self._loads, self._endpoints):
@@ -742,15 +742,15 @@ class Agent:
         try:
             write_atomically(self._settings.data / "ready.json", json.dumps(content).encode())
         except OSError as error:
-            # Of an agent that works: whoever asks the control plane learns the same.
+            # The agent works: the control plane reports the same.
             log.warning("agent.ready_not_said", error=str(error))
 
 
 def main() -> NoReturn:
     """Run `nsml-agent --config FILE` until SIGTERM or SIGINT, or `nsml-agent doctor` once.
 
-    With `--check` it only looks at the settings and their files: exit code 0, or 1 with what is wrong on stderr. With
-    `--check=settings` at the settings alone, for whoever makes the files before the start.
+    With `--check` it only checks the settings and their files: exit code 0, or 1 with the problems on stderr. With
+    `--check=settings` only the settings, for scripts that create the files before the start.
     """
     if sys.argv[1:2] == ["doctor"]:
         from nodeagent.machine.examination import main as examine  # noqa: PLC0415 - it looks at everything
@@ -776,13 +776,13 @@ def main() -> NoReturn:
     collect_seldom()
     outcome = asyncio.run(_serve(settings))
     if outcome == _START_AGAIN:
-        # the same process, so that whoever watches over this agent need not know
+        # the same process, so that a supervisor of this agent need not know
         os.execv(sys.executable, sys.orig_argv)  # noqa: S606 - our own command line
     sys.exit(outcome)
 
 
 async def _serve(settings: Settings) -> int:
-    """Live until a signal or one's own end, also while the parts are being opened."""
+    """Run until a signal or the agent's own end, also while the parts are being opened."""
     stopping = asyncio.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         asyncio.get_running_loop().add_signal_handler(number, stopping.set)
@@ -818,10 +818,10 @@ async def _live(settings: Settings) -> int:
 
 
 def _wanted_in(orders: pb.Orders) -> dict[ReplicaId, Wanted]:
-    """What running programs are to be told of."""
+    """Return the wanted changes of running programs."""
     found = {}
     for one in orders.assignments:
         if one.HasField("change") or one.made:
-            with suppress(ValueError):  # of no replica: it is logged where orders are obeyed
+            with suppress(ValueError):  # an invalid id: logged where orders are carried out
                 found[replica_of(one.replica)] = wanted_of(one)
     return found

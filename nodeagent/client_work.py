@@ -1,6 +1,6 @@
-"""Work that users' orders begin: few at a time, watched by their clients, cancelled when these have gone.
+"""Work started by users' orders: limited, polled by clients, cancelled when they stop asking.
 
-Nothing of it is stored: who asks again after a restart begins again.
+Nothing of it is stored: after a restart it begins anew on request.
 """
 
 from __future__ import annotations
@@ -28,9 +28,9 @@ if TYPE_CHECKING:
 
 _LOOK_EVERY_S: Final = 1.0
 _MOST_REMEMBERED: Final = 64
-"""Of works that have ended, to be asked about."""
+"""Finished works kept for queries."""
 FAILURES: Final = (AccountsError, EngineError, EnvironmentFailed, RequirementsRefused, OSError)
-"""Errors whose words are for users."""
+"""Errors with messages for users."""
 AGENT_FAILED: Final = "the agent failed; its log says more"
 
 R = TypeVar("R")
@@ -41,7 +41,7 @@ log = structlog.get_logger()
 
 @dataclass(slots=True, eq=False, kw_only=True)
 class Work(Generic[R]):
-    """One piece of work for one user; `result` is None while it goes on, `asked_at` when its client last asked."""
+    """One piece of work for one user; `result` is None while it runs, `asked_at` is its client's last query."""
 
     asked_at: float
     cancelled: threading.Event = field(default_factory=threading.Event)
@@ -54,7 +54,7 @@ class ClientWork(Generic[W]):
     Args:
         does: the verb and the noun of refusals, for example "pulls" and "image".
         most: the limits of concurrent work: on the node, and of one user.
-        abandoned_after_s: work about which no client has asked for so long is cancelled.
+        abandoned_after_s: work without a query of its client for this time is cancelled.
     """
 
     def __init__(
@@ -75,23 +75,23 @@ class ClientWork(Generic[W]):
         self._group = BackgroundTasks()
 
     async def __aenter__(self) -> Self:
-        """Begin."""
+        """Start."""
         await self._group.__aenter__()
         return self
 
     async def __aexit__(self, *_exception: object) -> None:
-        """End all."""
+        """Cancel all."""
         await self._group.__aexit__(None, None, None)
 
     def find(self, owner: str, name: str) -> W | None:
-        """A user's work of that name, which its client has just asked about."""
+        """Return a user's work of that name, and record the query of its client."""
         work = self._works.get((owner, name))
         if work is not None:
             work.asked_at = self._clock.monotonic()
         return work
 
     def refusal(self, owner: str) -> str:
-        """Why no more work of this user can begin now; "" if it can."""
+        """Return why this user can start no more work now, or ""."""
         running = [of for (of, _), one in self._works.items() if one.result is None]
         own = running.count(owner)
         if own >= self._most_of_one:
@@ -112,9 +112,9 @@ class ClientWork(Generic[W]):
         failed: Callable[[str], object],
         ended: Callable[[], object] = lambda: None,
     ) -> None:
-        """Begin work: `call`, which blocks and ends soon after `work.cancelled` is set, gives its result.
+        """Start work: `call`, which blocks and ends soon after `work.cancelled` is set, returns its result.
 
-        `failed` makes the result of an error's words. `ended` is called once there is a result.
+        `failed` makes a result from an error message. `ended` is called once there is a result.
         """
         self._works[owner, name] = work
         self._works.move_to_end((owner, name))
@@ -124,7 +124,7 @@ class ClientWork(Generic[W]):
         self._group.create_task(self._run(work, call, failed, ended))
 
     def now(self) -> float:
-        """For `asked_at`."""
+        """Return the time for `asked_at`."""
         return self._clock.monotonic()
 
     async def _run(
@@ -155,5 +155,5 @@ class ClientWork(Generic[W]):
 
 
 def reason_of(error: Exception) -> str:
-    """The words of one of FAILURES."""
+    """Return the message of one of FAILURES."""
     return getattr(error, "strerror", None) or str(error)

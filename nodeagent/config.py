@@ -311,7 +311,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
 
     @property
     def servers(self) -> tuple[str, ...]:
-        """The control planes that are configured."""
+        """The configured control planes."""
         found = [self.server] if self.server.startswith("unix:") else self.server.split(",")
         return tuple(one.strip() for one in found if one.strip())
 
@@ -321,7 +321,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
         return bool(self.default_image) and not is_made_here(self.default_image)
 
     def __post_init__(self) -> None:
-        """Refuse values that no agent can work with."""
+        """Refuse invalid values."""
         problems = [
             ("node", bool(self.node), "a node needs a name"),
             ("server", bool(self.servers), "the address of a control plane is missing"),
@@ -484,12 +484,12 @@ def _is_image(name: str) -> bool:
 
 
 def read_settings(path: Path, environment: Mapping[str, str]) -> Settings:
-    """The settings in the TOML file `path`, overridden by `environment`; raises SettingsError."""
+    """Return the settings in the TOML file `path`, overridden by `environment`; raises SettingsError."""
     return settings.read_settings(Settings, path, environment, prefix=ENVIRONMENT_PREFIX)
 
 
 def settings_to_be(path: Path, environment: Mapping[str, str]) -> Settings:
-    """What an agent would have here: as `read_settings`, on machines too that have not joined."""
+    """Return an agent's settings here: as `read_settings`, also on machines that have not joined."""
     if not path.exists():
         to_come = {f"{ENVIRONMENT_PREFIX}{name}": "-" for name in ("NODE", "SERVER", "DATA")}
         environment = to_come | dict(environment)
@@ -499,7 +499,7 @@ def settings_to_be(path: Path, environment: Mapping[str, str]) -> Settings:
 
 
 def unreadable_files(settings: Settings) -> list[str]:
-    """The files that the settings name and that this user cannot read, each with the reason."""
+    """Return the files in the settings that this user cannot read, each with the reason."""
     found = []
     for name in ("token_file", "authority_file", "certificate_file", "key_file", "registry_config"):
         file: Path | None = getattr(settings, name)

@@ -1,4 +1,4 @@
-"""What an agent is made of: the real parts are in `wiring.py`, the simulation gives others."""
+"""The parts of an agent: the real ones are in `wiring.py`, the simulation has others."""
 
 from __future__ import annotations
 
@@ -31,30 +31,30 @@ from nsml.v1 import resources_pb2 as resources
 
 
 class Remembering(Memory, Protocol):
-    """What an agent leaves to its successor; blocking, one caller at a time."""
+    """State of an agent for its successor; blocking, one caller at a time."""
 
     def cluster_id(self) -> str:
-        """The platform that was obeyed; empty at first."""
+        """Return the platform of this node; empty at first."""
         ...
 
     def join(self, cluster_id: str) -> None:
-        """Obey this platform and no other."""
+        """Bind the node to this platform."""
         ...
 
     def control_planes(self) -> Sequence[str]:
-        """Where the control planes were."""
+        """Return the last addresses of the control planes."""
         ...
 
     def remember_control_planes(self, addresses: Iterable[str]) -> None:
-        """Where they are now."""
+        """Store their current addresses."""
         ...
 
     def cursors(self, replica_id: ReplicaId) -> Mapping[StreamId, Cursor]:
-        """How far a replica's streams are acknowledged."""
+        """Return the acknowledged cursors of a replica's streams."""
         ...
 
     def acknowledge(self, cursors: Mapping[StreamId, Cursor | None]) -> None:
-        """They are acknowledged so far now."""
+        """Store acknowledged cursors."""
         ...
 
 
@@ -62,31 +62,31 @@ class Meter(Protocol):
     """Reads the node; blocking."""
 
     def sample(self) -> pb.NodeSample:
-        """One reading of all but the devices; sequence, boot and time are filled in by the caller."""
+        """Return one reading of all but the devices; sequence, boot and time are filled in by the caller."""
         ...
 
 
 class MakeImageOrders(Protocol):
-    """Makes what obeys orders about images."""
+    """Creates the handler of orders about images."""
 
     def __call__(
         self, answered: Callable[[], object], changed: Callable[[], object]
     ) -> ImageOrders:
-        """`answered` is called when there is an answer, `changed` when the node may have other images."""
+        """`answered` is called for each answer, `changed` when the node may have other images."""
         ...
 
 
 class MakeEnvironmentOrders(Protocol):
-    """Makes what obeys orders about environments."""
+    """Creates the handler of orders about environments."""
 
     def __call__(self, answered: Callable[[], object]) -> EnvironmentOrders:
-        """`answered` is called when there is an answer."""
+        """`answered` is called for each answer."""
         ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Machine:
-    """What the agent's machine is, but for its devices; found out once, at its start."""
+    """Facts of the agent's machine, except its devices; read once, at the start."""
 
     boot_id: str
     host: str
@@ -94,36 +94,36 @@ class Machine:
     isolation_note: str
     capacity: resources.Resources
     setting_note: str = ""
-    """What its administrator set and it does not do; empty: it does all."""
+    """Settings that it does not support; empty: none."""
     only_owner: str = ""
-    """Why it takes the sessions of its owner alone; empty: of every user."""
+    """Why it accepts only its owner's sessions; empty: it accepts every user's."""
     gangs: GangNetwork = field(default_factory=GangNetwork)
     networks: NetworkOffer = field(default_factory=NetworkOffer)
     limits: resources.KeptLimits = field(default_factory=resources.KeptLimits)
     shared_roots: tuple[str, ...] = ()
-    """Folders below which it mounts datasets in place."""
+    """Folders in which it mounts datasets in place."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Dependencies:
-    """What an agent is made of.
+    """The parts of an agent.
 
-    `probe` reads the devices; `load` is told before each reading what sessions hold of them, 0 to 1
-    by uuid. `meter` reads the rest of the node. `touch` notes a contact with the control plane for
-    one replica. `measure` reads what the processes of replicas take, and blocks. `hooks` come after those for data and code. `renew` renews the node's certificate;
-    None where a token says who it is. `token` reads that, again when it is refused. `run_long` is for
-    work that programs or drivers can make last for minutes: it must not hold up what `run` does.
-    `accounts` are whom users are on this machine; without, all programs run as the agent's own user.
-    `relieve` makes room on the node's disks, where they are short of it, from what is given and its own.
-    `disk_floor_bytes` is the room on the disk of the data folder at which sessions are ended.
-    `images` lists those on the machine, bytes by whole reference; None where programs need none. `image_orders`
-    makes what obeys orders about them, `environment_orders` what does about environments.
-    `has_grown` looks whether the machine separates sessions better by now than `machine` says; None
-    where it cannot become so.
-    `engine` watches the engine of containers, where programs run in some.
-    `builds_conda`: environments of conda packages are built here. `peers` is how other nodes are met; None where they are not.
-    `writes` tells when programs have written; without, their files are looked at now and then.
-    Without `has_sockets` user code cannot make requests (the simulation).
+    `probe` reads the devices; `load` gets before each reading the shares of sessions, 0 to 1
+    by uuid. `meter` reads the rest of the node. `touch` records a contact with the control plane for
+    one replica. `measure` reads the usage of replicas' processes, and blocks. `hooks` come after those for data and code. `renew` renews the node's certificate;
+    None with a token. `token` reads that, again when it is refused. `run_long` is for
+    work that programs or drivers can prolong for minutes: it must not delay `run`.
+    `accounts` are the users' accounts on this machine; without, all programs run as the agent's own user.
+    `relieve` frees space on the node's disks, if needed, from the given stores and its own.
+    `disk_floor_bytes` is the free space on the disk of the data folder at which sessions are ended.
+    `images` lists the machine's images, bytes by whole reference; None if programs need none. `image_orders`
+    creates the handler of orders about them, `environment_orders` that of orders about environments.
+    `has_grown` checks whether the machine could isolate sessions better than `machine`; None
+    if it never can.
+    `engine` watches the container engine, if programs run in containers.
+    `builds_conda`: environments of conda packages are built here. `peers` connects to other nodes; None if there are none.
+    `writes` signals writes of programs; without, their files are polled.
+    Without `has_sockets` user code cannot send requests (the simulation).
     """
 
     clock: Clock

@@ -1,26 +1,26 @@
 """The replica folder: the contract between agent, shim and SDK, as paths.
 
 ```
-<agent data>/replicas/<session id>.<attempt>.<rank>/     mode 0700; 0710 with the group of whom it runs as
-    spec.json    what the shim runs                      agent writes, atomically, 0600
-    shim.json    who the shim is (its claim)             shim writes, atomically, once per replica
-    group.json   the control group of its container      shim writes, atomically, where one can be seen
+<agent data>/replicas/<session id>.<attempt>.<rank>/     mode 0700; 0710 with the group of its account
+    spec.json    the shim's input                        agent writes, atomically, 0600
+    shim.json    the shim's claim                        shim writes, atomically, once per replica
+    group.json   the control group of its container      shim writes, atomically, if it is visible
     output       stdout and stderr; the byte offset identifies log text
     exit.json    the exit record                         shim writes, atomically and durably, last
-    .reserve     room for exit.json on a full disk       shim takes it at its start
+    .reserve     space for exit.json on a full disk      shim reserves it at its start
     stop.json    the order {reason, grace_s, notice_s}   agent writes, then signals the shim
-    ssh_host_key what its ssh server proves itself with  agent writes at the first connection, 0600
-    requirements which file names its packages, or would  agent writes, before it starts
-    left         what its program left has been noted    agent writes, before it removes app/
+    ssh_host_key the private host key of its ssh server  agent writes at the first connection, 0600
+    requirements the name of the file with its packages  agent writes, before it starts
+    left         its program's files have been noted     agent writes, before it removes app/
     contact      its mtime moves while the agent has contact with the control plane
     app/         the session's working copy of its code  seen as /app
     tmp/         private scratch space                   seen as /tmp
     root/        where the shim builds a namespace's root (always empty from outside)
     kept/        checkpoints that the program cannot change any more: sealed_checkpoints.py
-    run/         all that user code is given to write    seen as /nsml
-        spool/   record files of the SDK: <writer>.records, and what it lost: <writer>.lost
-        checkpoints/  artifacts too: <number>-%artifact, with a number from 0 on those of what it left
-        media/   what it shows: files that the agent sends and removes
+    run/         user code's files for the agent         seen as /nsml
+        spool/   record files of the SDK: <writer>.records, and counts of lost ones: <writer>.lost
+        checkpoints/  artifacts too: <number>-%artifact, numbered from 0 for remaining files
+        media/   media files, which the agent sends and removes
         notice.json, resumable.json, left.json   saving on notice: shim/save_notice.py
         socket   the agent listens: requests only
         tunnel/  the program listens: one socket a service
@@ -48,7 +48,7 @@ from nodeagent.safe_paths import give, open_folder, remove_tree
 from nsml._frames import LOST_BYTES
 
 FIRST_LOST = "1.lost"
-"""Where the first writer of a replica counts what it loses."""
+"""The first writer's count of its lost records."""
 _REPLICA = re.compile(r"(s[a-z2-7]{16})\.([1-9][0-9]{0,8})\.(0|[1-9][0-9]{0,8})")
 _PRIVATE = 0o700
 _PASSABLE = 0o710
@@ -60,14 +60,14 @@ log = structlog.get_logger()
 
 @dataclass(frozen=True, slots=True, kw_only=True, order=True)
 class ReplicaId:
-    """Which replica: attempts count from 1, ranks from 0. Its text names folders and processes."""
+    """The id of a replica: attempts count from 1, ranks from 0. Its text names folders and processes."""
 
     session_id: str
     attempt: int
     rank: int
 
     def __post_init__(self) -> None:
-        """Refuse what could not be read back, since the text becomes a path."""
+        """Refuse unparsable ids, since the text becomes a path."""
         if not _REPLICA.fullmatch(str(self)):
             raise ValueError(f"not a replica id: {str(self)!r}")
 
@@ -76,13 +76,13 @@ class ReplicaId:
 
     @classmethod
     def of_no_session(cls) -> ReplicaId:
-        """An id that nothing else has, for what the agent runs itself: trials, builds."""
+        """Return a unique id for the agent's own programs: trials, builds."""
         name = base64.b32encode(os.urandom(10)).decode().lower()
         return cls(session_id=f"s{name}", attempt=1, rank=0)
 
     @classmethod
     def parse(cls, text: str) -> ReplicaId | None:
-        """The id that `text` spells, or None."""
+        """Parse an id, or return None."""
         found = _REPLICA.fullmatch(text)
         if found is None:
             return None
@@ -97,12 +97,12 @@ class ReplicaFolder:
 
     @property
     def uses(self) -> Path:
-        """What it needs of the node's environments and images."""
+        """Its needs of the node's environments and images."""
         return self.path / "uses"
 
     @property
     def spec(self) -> Path:
-        """What the shim runs."""
+        """The shim's input."""
         return self.path / "spec.json"
 
     @property
@@ -112,7 +112,7 @@ class ReplicaFolder:
 
     @property
     def group(self) -> Path:
-        """The control group that an engine made for its container."""
+        """The control group of its container, made by an engine."""
         return self.path / "group.json"
 
     @property
@@ -132,17 +132,17 @@ class ReplicaFolder:
 
     @property
     def ssh_host_key(self) -> Path:
-        """The private half of its host key; not there before the first connection."""
+        """The private half of its host key; missing before the first connection."""
         return self.path / "ssh_host_key"
 
     @property
     def requirements(self) -> Path:
-        """The name of the file with its packages; not there where it has none."""
+        """The name of the file with its packages; missing without one."""
         return self.path / "requirements"
 
     @property
     def left(self) -> Path:
-        """There once all that its program left is noted, so that nobody looks for that where it no longer is."""
+        """Exists once all of the program's remaining files are noted, so that they are not searched after they were moved."""
         return self.path / "left"
 
     @property
@@ -162,7 +162,7 @@ class ReplicaFolder:
 
     @property
     def volumes(self) -> Path:
-        """What it writes where its image declares volumes."""
+        """Its data at paths that its image declares as volumes."""
         return self.path / "volumes"
 
     def volume(self, number: int) -> Path:
@@ -176,7 +176,7 @@ class ReplicaFolder:
 
     @property
     def run(self) -> Path:
-        """What user code writes for the agent."""
+        """Files of user code for the agent."""
         return self.path / "run"
 
     @property
@@ -191,21 +191,21 @@ class ReplicaFolder:
 
     @property
     def kept(self) -> Path:
-        """Checkpoints that are the agent's own."""
+        """Checkpoints owned by the agent."""
         return self.path / "kept"
 
     @property
     def socket(self) -> Path:
-        """Where the agent listens for requests of the SDK."""
+        """The agent's socket for requests of the SDK."""
         return self.run / "socket"
 
     @property
     def tunnel(self) -> Path:
-        """Where the program listens, one socket a service."""
+        """The program's sockets, one a service."""
         return self.run / "tunnel"
 
     def create(self) -> None:
-        """Make the folder and what is always in it; does nothing to what is there already."""
+        """Create the folder and its permanent contents; existing ones are unchanged."""
         for part in (self.path, self.app, self.tmp, self.root, self.run):
             part.mkdir(mode=_PRIVATE, parents=part is self.path, exist_ok=True)
         for part in (self.checkpoints, self.tunnel):
@@ -216,9 +216,9 @@ class ReplicaFolder:
         self.output.touch(mode=0o600)
 
     def _make_spool(self) -> None:
-        """Let the first program that reports count what it loses, also when the disk is full by then.
+        """Reserve space for the first program's count of lost records, also for a full disk.
 
-        It has that room or it is not there: what finds the disk full is done again.
+        The file has that space or does not exist: on a full disk this is repeated.
         """
         draft = self.run / ".spool"
         draft.mkdir(mode=_PRIVATE, exist_ok=True)
@@ -236,7 +236,7 @@ class ReplicaFolder:
         draft.rename(self.spool)
 
     def create_volumes(self, count: int, owner: tuple[int, int] | None) -> None:
-        """Make folders for so many volumes, for `owner` (uid, gid); does nothing to those that are there."""
+        """Create folders for `count` volumes, for `owner` (uid, gid); existing ones are unchanged."""
         for part in (self.volumes, *map(self.volume, range(count))):
             part.mkdir(mode=_PRIVATE, exist_ok=True)
         if owner is not None:
@@ -244,9 +244,9 @@ class ReplicaFolder:
                 give(self.volumes.name, here, *owner)
 
     def give(self, uid: int, gid: int) -> None:
-        """Make what the program writes belong to `uid`, its log too: it may open that by name.
+        """Change the owner of the program's files to `uid`, including its log: it may open that by name.
 
-        All else stays the agent's. Those of `gid` pass the folder, and cannot list it.
+        All else stays the agent's. Group `gid` can pass the folder, but not list it.
         """
         with open_folder(self.path, []) as here:
             for part in (self.app, self.tmp, self.run, self.output):
@@ -255,20 +255,20 @@ class ReplicaFolder:
             os.fchmod(here, _PASSABLE)
 
     def touch_contact(self) -> None:
-        """Note a contact with the control plane (the `lost_after` watch starts again)."""
+        """Record a contact with the control plane (the `lost_after` watch starts again)."""
         os.utime(self.contact)
 
     def free(self) -> None:
-        """Delete what only the program needed, once it has ended; idempotent, follows no link."""
+        """Delete files that only the program needed, after its end; idempotent, follows no link."""
         for part in (self.app, self.tmp, self.volumes):
             remove_tree(part)
 
     def remove(self) -> None:
-        """Delete the folder with all that user code left there; idempotent, follows no link."""
+        """Delete the folder with all files of user code; idempotent, follows no link."""
         doomed = self.path.with_name(f"{_REMOVED}{self.path.name}")
         if self.path.exists():
             remove_tree(doomed)
-            # programs of the same user that run on have no business in here any more
+            # programs of the same user that still run must not enter it any more
             self.path.chmod(_PRIVATE)
             self.path.rename(doomed)
         remove_tree(doomed)
@@ -281,21 +281,21 @@ class ReplicaFolders:
     path: Path
 
     def create(self) -> None:
-        """Make the folder, private to the agent, and end the removals that a dead agent began."""
+        """Create the folder, private to the agent, and finish removals of a dead agent."""
         self.path.mkdir(mode=_PRIVATE, parents=True, exist_ok=True)
         for left in self.path.glob(f"{_REMOVED}*"):
             try:
                 remove_tree(left)
             except OSError as error:
-                # One folder that nobody can remove must not keep the agent from all others.
+                # One unremovable folder must not stop the agent.
                 log.warning("replica.not_removed", folder=left.name, error=str(error))
 
     def of(self, replica_id: ReplicaId) -> ReplicaFolder:
-        """The folder of one replica, existing or not."""
+        """Return the folder of one replica, existing or not."""
         return ReplicaFolder(self.path / str(replica_id))
 
     def ids(self) -> list[ReplicaId]:
-        """The replicas that have a folder, in order."""
+        """Return the replicas with a folder, in order."""
         if not self.path.is_dir():
             return []
         names = (ReplicaId.parse(entry.name) for entry in os.scandir(self.path))
@@ -303,15 +303,15 @@ class ReplicaFolders:
 
 
 def staged_beside(path: Path) -> Path:
-    """Where this thread writes what is to replace a file."""
+    """Return this thread's path of a file's replacement."""
     return path.with_name(f".{path.name}.{os.getpid()}.{threading.get_native_id()}")
 
 
 def write_atomically(path: Path, content: bytes, *, is_durable: bool = False) -> None:
     """Replace `path` by `content`: a reader sees the old or the new file, never a part.
 
-    Only when `is_durable` does that hold for a reader after a power loss, too. Of threads that replace it at once
-    one comes last.
+    Only if `is_durable` does that hold after a power loss, too. Of concurrent threads the last
+    one wins.
     """
     staged = staged_beside(path)
     descriptor = os.open(staged, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
@@ -327,10 +327,10 @@ def write_atomically(path: Path, content: bytes, *, is_durable: bool = False) ->
 
 
 def flush_filesystem(folder: Path) -> None:
-    """Return once all that was written to the filesystem of `folder` is on its disk.
+    """Flush all data written to the filesystem of `folder` to its disk.
 
-    For trees of many files, each of which a flush of its own would make wait. Raises OSError when
-    the disk refused any of it.
+    For trees of many files, which separate flushes would delay. Raises OSError when
+    the disk failed for any of it.
     """
     with open_folder(folder, []) as descriptor:
         if _libc.syncfs(descriptor):

@@ -1,9 +1,9 @@
-"""What the agent remembers between its lives: whom it obeys, and what is acknowledged.
+"""State of the agent that survives restarts: its platform, and acknowledged cursors.
 
-One SQLite file, one connection, one agent: a lock beside the file says so. What fences (cluster,
+One SQLite file, one connection, one agent: enforced by a lock beside the file. Fencing data (cluster,
 highest orders) is on disk before a call returns. Cursors are not forced to disk: losing the newest
-only sends again what the control plane then trims. Which replicas there are is not here: the replica
-folders themselves say it, and cannot disagree with themselves.
+only sends data again, which the control plane then removes. The list of replicas is not here: the replica
+folders are that list, and cannot contradict themselves.
 """
 
 from __future__ import annotations
@@ -40,11 +40,11 @@ ALTER TABLE cursors ADD COLUMN gap_credit INTEGER NOT NULL DEFAULT {MAX_GAP_CRED
 
 
 class JournalError(Exception):
-    """The journal cannot be used; the text says why and what to do."""
+    """The journal cannot be used; the text gives the reason and advice."""
 
 
 class JournalUnwritable(OSError):
-    """The disk did not take what was to be remembered; what was remembered before stands."""
+    """The disk did not accept new data; earlier data is unchanged."""
 
 
 class JournalLocked(JournalError):
@@ -52,7 +52,7 @@ class JournalLocked(JournalError):
 
 
 class Journal:
-    """The journal of one agent. Blocking; safe from several threads."""
+    """The journal of one agent. Blocking; thread-safe."""
 
     def __init__(self, connection: sqlite3.Connection, lock: int) -> None:
         self._connection = connection
@@ -75,48 +75,48 @@ class Journal:
             raise
 
     def close(self) -> None:
-        """Close the file and let the next agent have it; a call that is under way ends before."""
+        """Close the file and release it for the next agent, after a call in progress."""
         with self._turn:
             self._connection.close()
             os.close(self._lock)
 
     def cluster_id(self) -> str:
-        """The platform that was obeyed; empty at first."""
+        """Return the platform of this node; empty at first."""
         return self._fact("cluster_id", "")
 
     def join(self, cluster_id: str) -> None:
-        """Obey this platform and no other; on disk when this returns."""
+        """Bind the node to this platform; on disk when this returns."""
         with self._durably() as connection:
             _set(connection, "cluster_id", cluster_id)
 
     def highest(self) -> tuple[int, int]:
-        """(term, revision) of the newest orders ever obeyed; (0, 0) before any."""
+        """Return (term, revision) of the newest orders ever obeyed; (0, 0) before any."""
         term, _, revision = self._fact("highest", "0 0").partition(" ")
         return int(term), int(revision)
 
     def obey(self, term: int, revision: int) -> None:
-        """Remember the newest orders, on disk when this returns. Older ones change nothing."""
+        """Store the newest orders, on disk when this returns. Older ones change nothing."""
         if (term, revision) <= self.highest():
             return
         with self._durably() as connection:
             _set(connection, "highest", f"{term} {revision}")
 
     def start_anew(self) -> None:
-        """Obey orders of any position again; on disk when this returns."""
+        """Accept orders of any position again; on disk when this returns."""
         with self._durably() as connection:
             _set(connection, "highest", "0 0")
 
     def control_planes(self) -> list[str]:
-        """Where the control planes were, as far as they told; no more than that is believed of them."""
+        """Return the last addresses of the control planes, by their own report; trusted for nothing else."""
         return self._fact("control_planes", "").split()
 
     def remember_control_planes(self, addresses: Iterable[str]) -> None:
-        """Find them there in the next life, should those of the settings be gone."""
+        """Store their addresses for the next start, in case those of the settings are gone."""
         with self._turn, _writing(self._connection) as connection:
             _set(connection, "control_planes", " ".join(addresses))
 
     def cursors(self, replica_id: ReplicaId) -> dict[StreamId, Cursor]:
-        """How far each stream of a replica is acknowledged."""
+        """Return the acknowledged cursor of each stream of a replica."""
         query = (
             "SELECT channel, writer, last, offset, lost, gap_credit FROM cursors WHERE replica = ?"
         )
@@ -130,7 +130,7 @@ class Journal:
         }
 
     def acknowledge(self, cursors: Mapping[StreamId, Cursor | None]) -> None:
-        """The streams are acknowledged as far as `cursors` say; None: they are over, and forgotten."""
+        """Store acknowledged cursors; None: the stream has ended, and is forgotten."""
         kept, over = [], []
         for stream, cursor in cursors.items():
             key = (str(stream.replica_id), stream.channel.value, stream.writer)
@@ -150,7 +150,7 @@ class Journal:
             )
 
     def forget(self, replica_id: ReplicaId) -> None:
-        """Nothing of a replica is needed any more."""
+        """Remove all data of a replica."""
         with self._turn, _writing(self._connection):
             self._connection.execute("DELETE FROM cursors WHERE replica = ?", (str(replica_id),))
 
@@ -162,7 +162,7 @@ class Journal:
 
     @contextmanager
     def _durably(self) -> Iterator[sqlite3.Connection]:
-        """A transaction that is on disk when it ends."""
+        """A transaction that is on disk at its end."""
         with self._turn:
             self._connection.execute("PRAGMA synchronous = FULL")
             try:

@@ -1,4 +1,4 @@
-"""The program `nsml-agent`: what has to be said before gRPC is imported, and then the agent."""
+"""The program `nsml-agent`: settings needed before gRPC is imported, then the agent."""
 
 from __future__ import annotations
 

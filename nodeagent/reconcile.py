@@ -1,4 +1,4 @@
-"""What runs on the node against what should: the node's replicas and the orders for them."""
+"""Reconciles the node's replicas with the orders for them."""
 
 from __future__ import annotations
 
@@ -29,29 +29,29 @@ Position = tuple[int, int]
 
 
 class Memory(Protocol):
-    """What outlives the agent; blocking."""
+    """State that outlives the agent; blocking."""
 
     def highest(self) -> Position:
-        """Of the newest orders ever obeyed; (0, 0) before any."""
+        """Return the position of the newest orders ever obeyed; (0, 0) before any."""
         ...
 
     def obey(self, term: int, revision: int) -> None:
-        """Remember it, on disk."""
+        """Store it, on disk."""
         ...
 
     def start_anew(self) -> None:
-        """Obey orders of any position again; on disk."""
+        """Accept orders of any position again; on disk."""
         ...
 
     def forget(self, replica_id: ReplicaId) -> None:
-        """Nothing of a replica is needed any more."""
+        """Remove all data of a replica."""
         ...
 
 
 class Replicas:
     """All replicas of the node, each with its runner. Entered as a context, which owns the runners.
 
-    Leaving the context lets go of the replicas; their programs run on.
+    Leaving the context releases the replicas; their programs continue.
     """
 
     def __init__(self, place: RunnerContext, folders: ReplicaFolders, memory: Memory) -> None:
@@ -65,7 +65,7 @@ class Replicas:
         self._group = TaskGroup()
 
     async def __aenter__(self) -> Self:
-        """Take up the replicas that an earlier agent left, and go on with their lives."""
+        """Adopt the replicas of an earlier agent, and continue them."""
         self._highest = await self._place.run(self._memory.highest)
         await self._group.__aenter__()
         for facts in await self._place.runtime.list():
@@ -73,23 +73,23 @@ class Replicas:
         return self
 
     async def __aexit__(self, *_exception: object) -> None:
-        """Let go."""
+        """Release the replicas."""
         for task in self._tasks.values():
             task.cancel()
         await self._group.__aexit__(None, None, None)
 
     @property
     def highest(self) -> Position:
-        """Of the newest orders that were ever obeyed."""
+        """Position of the newest orders ever obeyed."""
         return self._highest
 
     async def start_anew(self) -> None:
-        """Forget how new the orders were that were obeyed: their history is no more."""
+        """Reset the highest position: its history no longer exists."""
         await self._place.run(self._memory.start_anew)
         self._highest = (0, 0)
 
     def reports(self) -> list[pb.ReplicaReport]:
-        """Where every replica is, also those that wait for orders to begin."""
+        """Return the state of every replica, also of those that wait for orders to begin."""
         at = self._place.clock.time()
         waiting = [
             report_of(replica_id, pb.REPLICA_PHASE_PREPARING, at=at) for replica_id in self._waiting
@@ -106,11 +106,11 @@ class Replicas:
         ]
 
     def running(self) -> list[Runner]:
-        """Those that hold their devices."""
+        """Return the replicas that hold devices."""
         return [runner for runner in self._runners.values() if runner.is_running]
 
     def progress(self) -> dict[ReplicaId, Progress]:
-        """What sessions would lose by being moved, of replicas whose programs said anything of it."""
+        """Return what sessions would lose by being moved, of replicas whose programs reported it."""
         return {
             replica_id: runner.progress
             for replica_id, runner in self._runners.items()
@@ -123,7 +123,7 @@ class Replicas:
         return not self._waiting and not self.running()
 
     def shares(self) -> dict[str, float]:
-        """How much of each device is held, by uuid; 1 is all of it."""
+        """Return the used share of each device, by uuid; 1 is all of it."""
         shares: dict[str, float] = {}
         for runner in self.running():
             uuids = runner.assignment.device_uuids
@@ -133,16 +133,16 @@ class Replicas:
         return shares
 
     def finalized(self, replica_id: ReplicaId) -> None:
-        """The control plane knows all about a replica."""
+        """The control plane has all data of a replica."""
         runner = self._runners.get(replica_id)
         if runner is not None:
             runner.finalized()
 
     async def obey(self, orders: pb.Orders) -> bool:
-        """Make what runs what should run; False for orders older than others that were obeyed.
+        """Start and stop replicas as ordered; False for orders older than others that were obeyed.
 
-        On return what has to begin is noted on disk, and has begun. On a disk that takes nothing
-        (OSError) nothing begins, but what has to end does: that may be what filled it.
+        On return new replicas are noted on disk, and have begun. If the disk fails
+        (OSError) none begins, but replicas still end: they may have filled it.
         """
         position = (orders.term, orders.revision)
         if position < self._highest:
@@ -154,7 +154,7 @@ class Replicas:
             for replica_id, assignment in listed.items()
             if replica_id not in self._runners
         }
-        # Of all of them: what is kept on disk of those that begin or are to stop has none.
+        # Of all of them: assignments written to disk, to begin or to stop, must contain none.
         secrets = {replica_id: taken_from(assignment) for replica_id, assignment in listed.items()}
         try:
             await self._place.run(lambda: self._persist(position, begun | self._told(listed)))
@@ -169,7 +169,7 @@ class Replicas:
         return True
 
     def _told(self, listed: Mapping[ReplicaId, pb.Assignment]) -> dict[ReplicaId, pb.Assignment]:
-        """Those that are to be stopped as they do not know yet: the next agent must know why they ended."""
+        """Return replicas with a new stop order: the next agent must know why they ended."""
         return {
             replica_id: assignment
             for replica_id, assignment in listed.items()
@@ -198,7 +198,7 @@ class Replicas:
         for replica_id in sorted(self._waiting.keys() - listed.keys()):
             del self._waiting[replica_id]
             await self._place.runtime.remove(replica_id)
-            # A node that must end what it has before it is given more waits for this word.
+            # A node that must end replicas before it gets more waits for this report.
             self._place.outbox.put(replica_id, self._never_begun(replica_id))
 
     def _never_begun(self, replica_id: ReplicaId) -> pb.ReplicaReport:
@@ -207,7 +207,7 @@ class Replicas:
         return report_of(replica_id, pb.REPLICA_PHASE_FINALIZED, at=at, end=end)
 
     async def _adopt(self, facts: ReplicaFacts) -> None:
-        """A replica that never began waits for orders: its devices may be somebody else's by now."""
+        """Adopt a replica. One that never began waits for orders: its devices may have been reassigned."""
         assignment = await self._place.run(
             lambda: read_assignment(self._folders.of(facts.replica_id))
         )
@@ -215,9 +215,9 @@ class Replicas:
         if facts.state is ReplicaState.PREPARED:
             self._waiting[facts.replica_id] = facts
             return
-        if assignment is None:  # cut short by a power loss: enough is known to end it
+        if assignment is None:  # truncated by a power loss: enough is known to end it
             assignment = pb.Assignment(replica=replica_message(facts.replica_id))
-        # What runs has its secrets already; nobody else needs them.
+        # A running program has its secrets already; nothing else needs them.
         self._begin(facts.replica_id, assignment, facts, GivenSecrets())
 
     def _begin(
@@ -240,11 +240,11 @@ class Replicas:
         self._tasks[replica_id] = self._group.create_task(self._live(runner, facts))
 
     async def _live(self, runner: Runner, facts: ReplicaFacts | None) -> None:
-        """One replica's life; a defect in it must not end the others'."""
+        """Run one replica; a defect in it must not end the others."""
         try:
             await runner.work(facts)
         except Exception:
-            # Kept in the list: whatever is left of it must not be started a second time.
+            # Kept in the list: its remains must not be started a second time.
             log.exception("replica.broken", replica=str(runner.replica_id))
             return
         del self._runners[runner.replica_id], self._tasks[runner.replica_id]
@@ -254,7 +254,7 @@ class Replicas:
     async def _forget(self, replica_id: ReplicaId) -> None:
         try:
             await self._place.run(lambda: self._memory.forget(replica_id))
-        except OSError as error:  # some rows too many, of an id that never comes back
+        except OSError as error:  # some surplus rows, of an id that is never reused
             log.warning("replica.not_forgotten", replica=str(replica_id), error=str(error))
 
 
@@ -264,14 +264,14 @@ _NOT_WANTED = pb.StopOrder(
 
 
 async def _all_of(works: Sequence[Coroutine[None, None, None]]) -> None:
-    """Do all at once, each whatever becomes of the others; raises the first failure after the last."""
+    """Run all concurrently, each independent of the others; raises the first failure after the last."""
     for outcome in await asyncio.gather(*works, return_exceptions=True):
         if outcome is not None:
             raise outcome
 
 
 def _by_id(assignments: Iterable[pb.Assignment]) -> dict[ReplicaId, pb.Assignment]:
-    """Copies: what is kept of a message keeps all of it in memory, here the orders of all others."""
+    """Return copies: a part of a message would keep all of it in memory, here the orders of all others."""
     found = {}
     for assignment in assignments:
         kept = pb.Assignment()

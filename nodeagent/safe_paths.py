@@ -1,6 +1,6 @@
-"""Folders that user code can write in, reached without following what it may have put there.
+"""Opens folders writable for user code, without following its links.
 
-For one folder at a time; `nsml.content.safe_paths` is for whole trees, also where systems lack descriptors.
+For one folder at a time; `nsml.content.safe_paths` is for whole trees, also on systems without descriptors.
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ _FLAGS = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 def open_folder(
     root: Path, parts: Sequence[str], *, create: bool = False, regain: bool = False
 ) -> Iterator[int]:
-    """A descriptor of the folder `parts` below `root`, which leads there without a link.
+    """Yield a descriptor of the folder `parts` below `root`, reached without a link.
 
-    What it makes belongs to whom the folder around it belongs to. `regain`: with all rights of their owners in each of
-    `parts`, also those that are not needed to open it.
+    Created folders belong to the owner of their parent. `regain`: restore all rights of the owner in each of
+    `parts`, also those not needed to open it.
 
-    Raises OSError where a component is missing (unless `create`), a link, or no folder, and
+    Raises OSError if a component is missing (unless `create`), a link, or no folder, and
     ValueError for a component that is not a plain name.
     """
     here = _opened(root, None, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC, stat.S_IRWXU)
@@ -42,15 +42,15 @@ def open_folder(
 
 
 def check_name(name: str) -> None:
-    """Raise ValueError for what is not the name of one entry of a folder."""
+    """Raise ValueError if it is not the name of one entry of a folder."""
     if name in {"", ".", ".."} or "/" in name or "\0" in name:
         raise ValueError(f"not a plain name: {name[:80]!r}")
 
 
 def allow(name: str | os.PathLike[str], parent: int | None, rights: int) -> bool:
-    """Give the agent rights that a program took away, where both are the same user; whether it has them now.
+    """Restore the agent's rights that a program of the same user removed; return whether it has them now.
 
-    Raises OSError. A link, and a file with a second name elsewhere, stay as they are.
+    Raises OSError. Links, and files with several hard links, are unchanged.
     """
     entry = os.open(name, os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=parent)
     try:
@@ -65,7 +65,7 @@ def allow(name: str | os.PathLike[str], parent: int | None, rights: int) -> bool
 
 
 def open_file(name: str | os.PathLike[str], parent: int | None, flags: int) -> int:
-    """Open a file of a program's to read it, whatever its mode. Raises OSError."""
+    """Open a program's file for reading, whatever its mode. Raises OSError."""
     return _opened(name, parent, flags, stat.S_IRUSR)
 
 
@@ -79,7 +79,7 @@ def _opened(name: str | os.PathLike[str], parent: int | None, flags: int, rights
 
 
 def path_of(descriptor: int) -> Path:
-    """A path that leads to the open folder, wherever it is moved and whatever takes its name."""
+    """Return a path of the open folder, even if it is moved or its name reused."""
     return Path(f"/proc/self/fd/{descriptor}")
 
 
@@ -93,10 +93,10 @@ def _make(name: str, parent: int) -> None:
 
 
 def give(name: str, parent: int, uid: int, gid: int) -> None:
-    """Make `name` of the open folder `parent`, and all below it, belong to somebody else.
+    """Change the owner of `name` in the open folder `parent`, and all below it.
 
-    The folder itself comes last, so that nobody is in it meanwhile. Only what is the agent's own is
-    given: a link, what is another's already, and a file with a second name elsewhere stay as they are.
+    The folder itself comes last, so that nobody can enter it meanwhile. Only the agent's own files
+    change: links, other users' files, and files with several hard links are unchanged.
     """
     entry = os.open(name, os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=parent)
     try:
@@ -124,7 +124,7 @@ def _give_one(name: str, parent: int, uid: int, gid: int) -> None:
 
 
 def remove_tree(place: Path) -> None:
-    """Remove what lies at `place`, if anything does; of a link only the link. Raises OSError, see `remove_folder`."""
+    """Remove `place`, if it exists; of a link only the link. Raises OSError, see `remove_folder`."""
     if place.is_symlink() or not place.is_dir():
         place.unlink(missing_ok=True)
         return
@@ -133,17 +133,17 @@ def remove_tree(place: Path) -> None:
 
 
 def remove_folder(name: str, parent: int) -> None:
-    """Remove the folder `name` of the open folder `parent` with all that is in it.
+    """Remove the folder `name` of the open folder `parent` with its contents.
 
-    Follows no link, gives itself the rights that were taken away, and needs neither stack nor
+    Follows no link, restores removed rights, and needs neither stack nor
     descriptors for depth: folders are moved up before they are emptied, since a program can nest
-    them deeper than any path or recursion goes. Raises OSError, as for what is changed meanwhile,
-    and ValueError for what is not a plain name.
+    them deeper than any path or recursion allows. Raises OSError, as for concurrent changes,
+    and ValueError if it is not a plain name.
     """
     check_name(name)
     top = open_with_rights(name, parent)
     try:
-        # names of its own: what is moved up must not meet what lies there
+        # unique names: moved folders must not collide with existing entries
         mark, moved = secrets.token_hex(8), 0
         pending = _remove_files(top)
         while pending:
@@ -164,7 +164,7 @@ def remove_folder(name: str, parent: int) -> None:
 
 
 def _remove_files(folder: int) -> list[str]:
-    """Remove what is no folder from an open folder; the names of the folders in it."""
+    """Remove all entries except folders from an open folder; return the names of its folders."""
     folders = []
     with os.scandir(folder) as found:
         for item in found:
@@ -201,11 +201,11 @@ def walk(
     opens: Callable[[str, int], int] = open_below,
     refused: Callable[[Sequence[str], OSError], object] | None = None,
 ) -> Iterator[Walked]:
-    """As `os.fwalk` from an open folder, but it follows no link, not even to see what it leads to.
+    """As `os.fwalk` from an open folder, but without following links, not even by stat.
 
-    Gives the names that lead to a folder, those of its folders, of which the caller may remove some, and of all else, and
-    its descriptor, which is open until the next step. A folder that `opens` does not open, or that cannot be listed, is
-    told to `refused`; without that OSError is raised, as for `folder` itself. Holds one descriptor for each level.
+    Yields the names that lead to a folder, those of its folders, of which the caller may remove some, and of all else, and
+    its descriptor, which is open until the next step. A folder that `opens` cannot open, or that cannot be listed, is
+    passed to `refused`; without that OSError is raised, as for `folder` itself. Uses one descriptor for each level.
     """
     yield from _walk(folder, _listed(folder), [], opens, refused)
 
@@ -238,7 +238,7 @@ def _walk(
 
 
 def _listed(folder: int) -> tuple[list[str], list[str]]:
-    """Names of the folders in it, and of all else."""
+    """Return the names of folders in it, and of all else."""
     folders: list[str] = []
     names: list[str] = []
     with os.scandir(folder) as found:

@@ -118,19 +118,19 @@ from nsml.v1 import resources_pb2 as resources
 log = structlog.get_logger()
 
 _ON_THE_WAY = ("", "replicas", "datasets", "environments", "builds", "sdk")
-"""Folders of the agent that lead to what programs may read, where they see the machine's files."""
+"""Parents of files that programs may read, where these see the machine's files."""
 _NOBODYS_WAY = ("bundles", "downloads", "staging", "trial")
 _RULES_LOOKED_AT_S = 30.0
-"""Whatever loads a firewall anew (nftables.service, firewalld) may drop the rules of others."""
+"""Reloading a firewall (nftables.service, firewalld) may drop rules of others."""
 _KEEPING = {
     Keeping.NONE: resources.KEEPING_NONE,
     Keeping.WATCHED: resources.KEEPING_WATCHED,
     Keeping.GROUP: resources.KEEPING_GROUP,
 }
 _Pull = Callable[[threading.Event], None]
-"""Fetches the default image until the event is set."""
-# A control plane that stopped without a word, or a cut cable, is noticed by pings: soon where there is
-# another one to go to; else a machine that is busy for a moment would only be made busier.
+"""Pulls the default image until the event is set."""
+# Pings detect a control plane that stopped silently, or a cut cable: soon if there is
+# another one; else they would only add load to a machine that is busy for a moment.
 _PATIENT = pinging(every_s=10, within_s=5)
 _OPTIONS = (
     ("grpc.initial_reconnect_backoff_ms", 100),
@@ -143,15 +143,15 @@ _OWN_CONNECTION = (("grpc.use_local_subchannel_pool", 1),)
 
 @asynccontextmanager
 async def real_parts(settings: Settings) -> AsyncIterator[Dependencies]:
-    """The parts for these settings, while the context lasts.
+    """Open the parts for these settings, while the context lasts.
 
     Raises:
-        SettingsError: a file is missing, or what is asked for does not work on this machine.
+        SettingsError: a file is missing, or a setting does not work on this machine.
         JournalLocked: another agent uses the data folder.
         JournalError: the journal cannot be used.
     """
     write_json_lines(file=settings.log_file, most_bytes=settings.log_file_bytes)
-    # Who may read what is said where it is made; what programs are given, others read by default.
+    # Private files get their modes where they are created; files of programs are readable by default.
     os.umask(0o022)
     make_data_folder(settings.data, SettingsError)
     journal = await in_thread(lambda: Journal.open(settings.data / "journal.db"))
@@ -170,7 +170,7 @@ async def real_parts(settings: Settings) -> AsyncIterator[Dependencies]:
         accounts = await in_thread(lambda: _accounts(settings, isolation))
         limits = await in_thread(lambda: _limits(settings))
         networks = await in_thread(lambda: _networks(settings, isolation, engine_place))
-        # only now: programs are given the limit that was found
+        # only now: programs get the original limit
         _open_as_many_files_as_allowed()
         host = HostProbe()
         folders = ReplicaFolders(settings.data / "replicas")
@@ -255,7 +255,7 @@ async def real_parts(settings: Settings) -> AsyncIterator[Dependencies]:
                 else None,
             )
     finally:
-        # an agent that starts anew in this process finds what this one found
+        # an agent restarted in this process finds the original limit
         resource.setrlimit(resource.RLIMIT_NOFILE, open_files)
         if writes is not None:
             writes.close()
@@ -263,10 +263,10 @@ async def real_parts(settings: Settings) -> AsyncIterator[Dependencies]:
 
 
 class ChannelMaker:
-    """Makes channels as the settings say: TLS with an authority, plaintext only on this machine.
+    """Creates channels by the settings: TLS with an authority, plaintext only on this machine.
 
-    Without a certificate only to the servers that they name: whatever else an agent is told of asks
-    for one, and any of those servers passes on what the leader is to hear.
+    Without a certificate only to configured servers: all others require
+    one, and any of those servers relays to the leader.
 
     The files are read for each channel, since certificates are renewed.
     """
@@ -291,7 +291,7 @@ class ChannelMaker:
         options = (*_OPTIONS, *(HASTY if is_hasty else _PATIENT))
         options += _OWN_CONNECTION if is_own else ()
         if authority is not None:
-            # only listeners of the platform have that name, whatever their hosts are called here
+            # only listeners of the platform have that name, whatever their host names
             named = ("grpc.ssl_target_name_override", SERVER_NAME)
             return grpc.aio.secure_channel(
                 address, self._credentials(authority), options=(*options, named)
@@ -308,7 +308,7 @@ class ChannelMaker:
 
 
 def _node_files(settings: Settings) -> NodeFiles | None:
-    """By which control planes and peers, or peers alone, know a node; None: it has no certificate."""
+    """Return the node's files for control planes and peers, or peers alone; None: it has no certificate."""
     key, certificate, authority = (
         settings.key_file,
         settings.certificate_file,
@@ -322,7 +322,7 @@ def _node_files(settings: Settings) -> NodeFiles | None:
 
 
 def _renewal(settings: Settings, clock: Clock) -> Renew | None:
-    """Renews the certificate of a node; None for an agent that has none."""
+    """Return a function that renews the node's certificate; None without one."""
     files = _node_files(settings)
     if files is None:
         return None
@@ -346,7 +346,7 @@ def _renewal(settings: Settings, clock: Clock) -> Renew | None:
 
 
 def _peers(settings: Settings) -> PeerNetwork | None:
-    """How other nodes are met; None for an agent that has no certificate to prove itself by."""
+    """Return the network of peers; None for an agent without a certificate."""
     files = _node_files(settings)
     if files is None or not files.certificate.exists():
         return None
@@ -358,7 +358,7 @@ def _peers(settings: Settings) -> PeerNetwork | None:
 
 
 def _open_as_many_files_as_allowed() -> None:
-    """Each program may hold a few of the agent's descriptors, and there are many programs."""
+    """Each program may use a few of the agent's descriptors, and there are many programs."""
     _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
 
@@ -395,20 +395,20 @@ def _isolation(settings: Settings) -> IsolationFacts:
     if wanted not in found.levels:
         why = no_user if wanted is Isolation.USER else reasons
         raise SettingsError(f"isolation {wanted.value} does not work here: {why}")
-    # what a stronger level lacks is of no interest to who chose another
+    # shortcomings of a stronger level are irrelevant to a chosen one
     return replace(found, level=wanted, reason=found.reason if wanted is found.level else "")
 
 
 def _misses_user(found: IsolationFacts) -> bool:
-    """Whether it matters to this machine that level `user` does not work."""
+    """Whether the failure of level `user` matters to this machine."""
     if found.level is Isolation.NONE:
         return True
-    # to keep users apart it would be there, if anything was
+    # it would isolate users, if it worked
     return os.geteuid() == 0 and not found.with_accounts
 
 
 def _accounts(settings: Settings, isolation: IsolationFacts) -> Accounts | None:
-    """Whom users are on this machine; also opens the way to what they may read, or closes it."""
+    """Return the users' accounts on this machine; also opens or closes the folders above readable files."""
     is_user = isolation.level is Isolation.USER
     for name in (*_ON_THE_WAY, *_NOBODYS_WAY):
         folder = settings.data / name
@@ -430,13 +430,13 @@ def _defaults(settings: Settings) -> Defaults:
 
 
 def _conda(settings: Settings, level: Isolation) -> Conda | None:
-    """What builds packages of conda; None: nothing, or only with less than a root of their own, which their scripts get."""
+    """Return the builder of conda packages; None without one, or without a root of their own for package scripts."""
     try:
         found = find_conda(
             str(settings.micromamba or ""), settings.conda_channels or DEFAULT_CHANNELS
         )
     except Unusable as error:
-        # other sessions need none of it
+        # other sessions do not need it
         log.warning("conda.unusable", reason=str(error))
         return None
     if found is not None and level is not Isolation.NAMESPACE:
@@ -446,7 +446,7 @@ def _conda(settings: Settings, level: Isolation) -> Conda | None:
 
 
 def build_limits(settings: Settings, memory_bytes: int) -> BuildLimits:
-    """The limits of builds on a machine with so much memory."""
+    """Return the limits of builds on a machine with `memory_bytes` of memory."""
     each, count = settings.build_memory_bytes, settings.builds_at_once
     limits = BuildLimits(
         memory_bytes=each,
@@ -469,7 +469,7 @@ def _sandbox(
     machine: ReplicaMachine,
     network: Networks | None,
 ) -> Sandbox:
-    """Where environments are built: by what works here without an engine, whatever sessions get."""
+    """Return the sandbox of environment builds: by the levels that work here without an engine, whatever sessions use."""
     level = strongest(alone)
     ids: list[int] = []
     if level in alone.with_accounts:
@@ -482,7 +482,7 @@ def _sandbox(
         machine=machine,
         level=level,
         ids=ids,
-        # without root builds keep the machine's, with the indexes on its loopback
+        # without root builds use the machine's, with package indexes on its loopback
         network=network
         if level is Isolation.NAMESPACE and isinstance(network, SessionNetwork)
         else None,
@@ -494,7 +494,7 @@ def _sandbox(
 
 
 def _trial_id(settings: Settings) -> tuple[int | None, str]:
-    """The id to try with whether users can have some of their own; None, and why they cannot."""
+    """Return the id for testing users' ids; or None, and why they cannot be used."""
     is_root = os.geteuid() == 0
     obstacle = range_on_this_machine(_ids(settings)) if is_root else "the agent is not root"
     return (None if obstacle else _ids(settings).trial), obstacle
@@ -505,7 +505,7 @@ def _ids(settings: Settings) -> IdRange:
 
 
 def _only_owner(isolation: IsolationFacts) -> str:
-    """Why this node takes its owner's sessions alone; empty when it keeps users apart."""
+    """Return why this node accepts only its owner's sessions, or "" if it isolates users."""
     if isolation.level is Isolation.NONE:
         return "it runs sessions without isolation"
     if isolation.level is Isolation.CONTAINER or isolation.level in isolation.with_accounts:
@@ -516,7 +516,7 @@ def _only_owner(isolation: IsolationFacts) -> str:
 
 
 def _containers_probe(settings: Settings, found: IsolationFacts) -> Callable[[], EnginePlace]:
-    """Tries containers as the settings say; blocking, raises NoContainers."""
+    """Return a test of containers by the settings; blocking, raises NoContainers."""
     _, most_open_files = resource.getrlimit(resource.RLIMIT_NOFILE)
     trial_id, obstacle = _trial_id(settings)
 
@@ -547,7 +547,7 @@ def _containers_probe(settings: Settings, found: IsolationFacts) -> Callable[[],
 
 
 def _pull(settings: Settings) -> _Pull | None:
-    """Fetches the default image that an administrator chose; None: there is none to fetch."""
+    """Return a function that pulls an administrator's default image; None: there is none."""
     if not settings.names_default_image:
         return None
 
@@ -569,17 +569,17 @@ async def _containers(
     pull: _Pull | None,
     clock: Clock,
 ) -> tuple[IsolationFacts, EnginePlace | None]:
-    """What was found with containers, and where they are made; else why there are none.
+    """Return the facts with containers, and their engine; else why there are none.
 
     Raises:
-        SettingsError: containers are asked for, and do not work.
+        SettingsError: containers are required, and do not work.
     """
     if settings.isolation not in {"auto", "container"}:
         return found, None
     starting = settings.data / "starting.json"
 
     def tell(awaits: str, within_s: float) -> None:
-        """To `nsml up`, which waits for this agent."""
+        """Report to `nsml up`, which waits for this agent."""
         words = {"pid": os.getpid(), "awaits": awaits, "within_s": within_s}
         write_atomically(starting, json.dumps(words).encode())
 
@@ -618,7 +618,7 @@ async def _containers(
 def _has_containers_now(
     probe: Callable[[], EnginePlace], pull: _Pull | None
 ) -> Callable[[], Awaitable[bool]]:
-    """Looks whether they work by now."""
+    """Return a check whether they work by now."""
 
     async def look() -> bool:
         try:
@@ -633,10 +633,10 @@ def _has_containers_now(
 def _networks(
     settings: Settings, isolation: IsolationFacts, place: EnginePlace | None = None
 ) -> NetworkFacts:
-    """The networks of sessions and the rules about them, which are there from now on.
+    """Return the networks of sessions and their rules, applied from now on.
 
     Raises:
-        SettingsError: networks of their own are asked for, and do not work.
+        SettingsError: networks of their own are required, and do not work.
     """
     is_wanted = settings.session_network != "host" and isolation.level is Isolation.NAMESPACE
     if os.geteuid() == 0:
@@ -672,7 +672,7 @@ def _networks(
     if settings.session_network == "own" and found.network is None and not is_engines:
         why = found.reason or f"sessions have isolation {isolation.level.value}, not namespace"
         raise SettingsError(f"session_network own does not work here: {why}")
-    # without root a node takes its owner's sessions alone: nobody has to act
+    # without root a node accepts only its owner's sessions: nobody has to act
     tell = log.info if os.geteuid() and not is_engines else log.warning
     if is_wanted and found.network is None:
         tell("network.shared", reason=found.reason)
@@ -682,7 +682,7 @@ def _networks(
 
 
 def _network_note(settings: Settings, isolation: IsolationFacts, found: NetworkFacts) -> str:
-    """What administrators should know of the networks of sessions here."""
+    """Return a note for administrators on the networks of sessions here."""
     words = []
     if isolation.level is Isolation.NAMESPACE and found.network is None:
         is_chosen = settings.session_network == "host" or not found.reason
@@ -691,7 +691,7 @@ def _network_note(settings: Settings, isolation: IsolationFacts, found: NetworkF
     elif isolation.level is Isolation.NAMESPACE and os.geteuid():
         words.append("sessions have networks of their own, by pasta")
     if _only_owner(isolation):
-        return "; ".join(words)  # all sessions are one person's, whose metadata these are
+        return "; ".join(words)  # all sessions belong to one person, as does the metadata
     if settings.metadata_addresses and found.open_reason:
         whom = "containers" if isolation.level is Isolation.CONTAINER else "them"
         words.append(f"metadata services are open to {whom}: {found.open_reason}")
@@ -702,7 +702,7 @@ def _network_note(settings: Settings, isolation: IsolationFacts, found: NetworkF
 async def _built_ahead(
     environments: Environments | Images, defaults: Defaults
 ) -> AsyncIterator[None]:
-    """Meanwhile have the environment of the default packages, or the image, anew where their file is newer."""
+    """Meanwhile rebuild the environment of the default packages, or the image, if their file is newer."""
     cancelled = threading.Event()
 
     async def build() -> None:
@@ -732,7 +732,7 @@ async def _built_ahead(
 async def _rules_kept(
     found: NetworkFacts, folders: ReplicaFolders, clock: Clock
 ) -> AsyncIterator[None]:
-    """Keep the rules about networks; remove all of it at the end, unless sessions are left."""
+    """Keep the network rules; remove all at the end, unless sessions are left."""
 
     async def keep(firewall: Firewall) -> None:
         while True:
@@ -793,7 +793,7 @@ async def _images(
     floor_bytes: int,
     default_packages: Sequence[str],
 ) -> Images:
-    """The images of this agent; what builds of an earlier one left is removed."""
+    """Return the images of this agent; leftovers of earlier builds are removed."""
     images = Images(
         settings.data / "images",
         place.engine,
@@ -842,7 +842,7 @@ def _image_orders(
 
 
 def _uses(folders: ReplicaFolders, ahead: OnMachine | InImages) -> frozenset[str]:
-    """What replicas need, and builds that no session waits for."""
+    """Return the needs of replicas, and of builds without a waiting session."""
     return used_things(folders) | ahead.uses()
 
 
@@ -861,7 +861,7 @@ def _environment_builds(
 def _listed(
     environments: Environments, images: Images | None, ahead: OnMachine | InImages
 ) -> Mapping[str, Stored]:
-    """What users see as environments: also those from before the node had containers."""
+    """Return the environments visible to users: also those from before the node had containers."""
     if images is None:
         return {"environment": environments}
     of_images = PackageImages(images, lambda key: f"image {key}" in ahead.uses())
@@ -905,7 +905,7 @@ def _limits(settings: Settings) -> LimitFacts:
 
 
 def _kept(isolation: Isolation, limits: LimitFacts) -> resources.KeptLimits:
-    """What the node says of its limits; an engine keeps those of containers by groups of its own."""
+    """Return the node's limits; an engine enforces those of containers by its own groups."""
     if isolation is Isolation.CONTAINER:
         memory = cpus = processes = resources.KEEPING_GROUP
         note = ""
@@ -946,7 +946,7 @@ def _machine(
             memory_bytes=settings.memory_bytes or facts.memory_bytes,
         ),
         limits=_kept(isolation.level, limits),
-        # elsewhere nothing is mounted, and a program could write to what it reads
+        # elsewhere nothing is mounted, and a program could write to its inputs
         shared_roots=settings.shared_roots if isolation.level in _WITH_ROOT else (),
     )
 
@@ -973,23 +973,23 @@ def _offer(
     gangs: GangNetwork,
     interface: str,
 ) -> NetworkOffer:
-    """What sessions that are no gangs may ask for: the host network where it is allowed, or all have it."""
+    """Return the networks offered to sessions without a gang: the host network if allowed, or if all use it."""
     if isolation is Isolation.CONTAINER:
         has_own = settings.container_network != HOST
     else:
         has_own = isolation is Isolation.NAMESPACE and found.network is not None
     if settings.host_network == "never":
         return NetworkOffer(has_own=has_own, host=None if has_own else GangNetwork(mode=HOST))
-    # those for an overlay name interfaces that the machine has not
+    # those for an overlay name interfaces that the machine lacks
     chosen = {} if gangs.is_overlay else gangs.environment
     environment = {**interface_variables(HOST, interface), **chosen}
     return NetworkOffer(has_own=has_own, host=replace(gangs, mode=HOST, environment=environment))
 
 
 def _sdk(folder: Path) -> Path:
-    """This version's SDK; programs that run keep the one they began with."""
+    """Return this version's SDK; running programs keep the one they started with."""
     place = folder / sdk_digest()
     write_sdk(place)
-    for path in (place, *place.rglob("*")):  # also what an earlier agent kept to itself
+    for path in (place, *place.rglob("*")):  # also files that an earlier agent kept private
         path.chmod(0o755 if path.is_dir() else 0o644)
     return place
