@@ -1,4 +1,4 @@
-"""Frozen values and the life-cycle tables: what the platform is about, without any I/O.
+"""Frozen values and the life-cycle tables: the platform's data model, without any I/O.
 
 Standard library only. Time, ids and randomness are parameters.
 """

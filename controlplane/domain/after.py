@@ -1,4 +1,4 @@
-"""Sessions that start after others: what becomes of them, by how those are."""
+"""Sessions that start after others: their conditions, and how these are decided."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 class Verdict(enum.Enum):
-    """What is known of a condition."""
+    """State of a condition."""
 
     WAITS = enum.auto()
     MET = enum.auto()
@@ -22,9 +22,9 @@ class Verdict(enum.Enum):
 
 
 def verdict(after: After, state: SessionState | None) -> Verdict:
-    """What becomes of a condition on a session in this state; None: it was removed.
+    """Evaluate a condition on a session in this state; None: it was removed.
 
-    Who removes a session says no more of it than that it is over.
+    A removed session counts as ended, not as succeeded.
     """
     if state is not None and not state.is_ended:
         return Verdict.WAITS
@@ -34,7 +34,7 @@ def verdict(after: After, state: SessionState | None) -> Verdict:
 
 
 def together(verdicts: Iterable[Verdict]) -> Verdict:
-    """What becomes of a session with these conditions: one that can never be met decides at once."""
+    """Combine the conditions of a session: one that can never be met decides at once."""
     found = set(verdicts)
     if Verdict.NEVER in found:
         return Verdict.NEVER

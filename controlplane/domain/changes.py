@@ -1,4 +1,4 @@
-"""What may change in a cluster, as one change after the other."""
+"""Changes in a cluster, one type each."""
 
 from __future__ import annotations
 
@@ -20,21 +20,21 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NodeChanged:
-    """A node registered, or changed what it is."""
+    """A node registered, or its record changed."""
 
     node: Node
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NodeRemoved:
-    """A node was taken out of the cluster."""
+    """A node was removed from the cluster."""
 
     name: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ContactChanged:
-    """A node fell silent, or was heard again."""
+    """A node fell silent, or reported again."""
 
     name: str
     is_silent: bool
@@ -42,7 +42,7 @@ class ContactChanged:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StockChanged:
-    """A node has other dataset versions or images than before; nothing once its agent is not connected."""
+    """A node's cached dataset versions or images changed; empty once its agent is disconnected."""
 
     name: str
     stock: Stock
@@ -50,7 +50,7 @@ class StockChanged:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AllocationChanged:
-    """What a node is to run changed."""
+    """The allocation of a node changed."""
 
     allocation: Allocation
 
@@ -64,35 +64,35 @@ class SessionChanged:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SessionRemoved:
-    """A session left: it ended and was exported."""
+    """A session was removed: it ended and was exported."""
 
     session_id: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProjectChanged:
-    """A project is new or changed, or a further period of its budget began."""
+    """A project is new or changed, or the next period of its budget began."""
 
     project: Project
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProjectRemoved:
-    """A project is no more."""
+    """A project was removed."""
 
     name: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class UsedChanged:
-    """What a project has used of its budget."""
+    """A project's use of its budget changed."""
 
     used: Used
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PastChanged:
-    """What accounts held lately: GPUs on average, as of one instant; of those left out nothing."""
+    """Recent use of accounts: GPUs on average, as of one instant; 0 for accounts not listed."""
 
     lately: Mapping[str, float]
 

@@ -1,8 +1,7 @@
-"""What can be wrong with the platform while it goes on working: names, and what they mean for users.
+"""Problems of a platform that still works: their names, and their effects on users.
 
-A condition begins when a call that matters fails, and ends when such a call works again. Nothing here
-finds that out: `state/conditions.py` keeps the ones that stand, `core/store_health.py` sees the
-calls.
+A condition begins when a relevant call fails, and ends when such a call succeeds. It is not detected
+here: `state/conditions.py` keeps the active ones, `core/store_health.py` observes the calls.
 """
 
 from __future__ import annotations
@@ -16,7 +15,7 @@ if TYPE_CHECKING:
 
 
 class ConditionName(StrEnum):
-    """The gravest first."""
+    """Most severe first."""
 
     COORDINATION_GONE = "COORDINATION_GONE"
     COORDINATION_FULL = "COORDINATION_FULL"
@@ -36,13 +35,13 @@ class ConditionName(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Condition:
-    """One that stands.
+    """An active condition.
 
     Attributes:
-        subject: which part, where there are several; "" elsewhere.
-        since: Unix seconds when it was found.
-        evidence: what the failing part said; for administrators.
-        remark: what was done about it; for administrators.
+        subject: the part, if there are several; else "".
+        since: Unix seconds when it was detected.
+        evidence: error of the failing part; for administrators.
+        remark: measures taken; for administrators.
     """
 
     name: ConditionName
@@ -53,12 +52,12 @@ class Condition:
 
     @property
     def meaning(self) -> str:
-        """What it means for users."""
+        """Its effect on users."""
         return _words(self)[0]
 
     @property
     def healing(self) -> str:
-        """What ends it."""
+        """How it ends."""
         return _words(self)[1]
 
 
@@ -139,5 +138,5 @@ def _words(condition: Condition) -> tuple[str, str]:
 
 
 def gravest_first(conditions: Iterable[Condition]) -> tuple[Condition, ...]:
-    """In the order in which people should read them."""
+    """Sort conditions: most severe first, then oldest first."""
     return tuple(sorted(conditions, key=lambda one: (_ORDER[one.name], one.since, one.subject)))

@@ -1,4 +1,4 @@
-"""Every refusal by name. wire/errors.py maps them to status codes and reasons.
+"""All errors for users. wire/errors.py maps them to status codes and reasons.
 
 NsmlError
 ├── InvalidRequest            the request is malformed
@@ -13,25 +13,25 @@ NsmlError
 │   ├── CannotEverFit         larger than any node
 │   ├── NoCapacity            nothing is free now and the caller would not wait
 │   ├── OverQuota             more than a project may have
-│   ├── NoSuchService         nobody listens where a tunnel would lead
+│   ├── NoSuchService         nothing listens at a tunnel's destination
 │   └── LastAdministrator
 ├── NotSignedIn               no valid token or certificate
 ├── Denied                    the caller's role does not allow it
 ├── TooLarge                  over a stated limit
-│   ├── LimitReached          a user, project or session has used what it may
-│   ├── LowOnRoom             a store keeps its last room for the platform itself
+│   ├── LimitReached          a user, project or session has used up its limit
+│   ├── LowOnRoom             a store's last space is reserved for the platform
 │   └── TooManyTunnels
 └── Unavailable               try again: electing, restarting, store not reachable
-    ├── StillWorking          what has to come first goes on meanwhile; nothing was changed yet
-    ├── NotLeader             `leader` names who decides
-    └── Superseded            another agent speaks for this node now
+    ├── StillWorking          a preparation is still running; nothing was changed yet
+    ├── NotLeader             `leader` is the leader's address
+    └── Superseded            another agent serves this node now
 """
 
 from __future__ import annotations
 
 
 class NsmlError(Exception):
-    """A refusal that users see: what, why, and what to try.
+    """An error shown to users: what, why, and what to try.
 
     Args:
         message: one sentence for people.
@@ -75,12 +75,12 @@ class AmbiguousReference(InvalidRequest):
 
     @property
     def details(self) -> dict[str, str]:
-        """With the candidates, separated by commas."""
+        """As of the base class, with the candidates, separated by commas."""
         return {**super().details, "candidates": ",".join(self.candidates)}
 
 
 class NotFound(NsmlError):
-    """Not there, or not visible to the caller: the same answer."""
+    """Nonexistent, or not visible to the caller: indistinguishable."""
 
     reason = "NOT_FOUND"
 
@@ -92,7 +92,7 @@ class AlreadyExists(NsmlError):
 
 
 class NameReserved(AlreadyExists):
-    """The name is that of a removed user: it goes to nobody else yet."""
+    """The name was a removed user's, and is still reserved."""
 
     reason = "NAME_RESERVED"
 
@@ -104,19 +104,19 @@ class StateConflict(NsmlError):
 
 
 class AlreadyEnded(StateConflict):
-    """There is nothing left to stop."""
+    """The session has ended: there is nothing to stop."""
 
     reason = "ALREADY_ENDED"
 
 
 class StillLive(StateConflict):
-    """It must end first."""
+    """The session must end first."""
 
     reason = "STILL_LIVE"
 
 
 class NotWaiting(StateConflict):
-    """It is not in the queue."""
+    """The session is not in the queue."""
 
     reason = "NOT_WAITING"
 
@@ -140,19 +140,19 @@ class NoCapacity(StateConflict):
 
 
 class OverQuota(StateConflict):
-    """More than a project may have, however long one waits."""
+    """More than a project may ever have: waiting does not help."""
 
     reason = "OVER_QUOTA"
 
 
 class NoSuchService(StateConflict):
-    """Nobody listens where a tunnel would lead."""
+    """Nothing listens at a tunnel's destination."""
 
     reason = "NO_SUCH_SERVICE"
 
 
 class LastAdministrator(StateConflict):
-    """Somebody must be able to administer."""
+    """The platform needs an administrator."""
 
     reason = "LAST_ADMINISTRATOR"
 
@@ -176,32 +176,32 @@ class TooLarge(NsmlError):
 
 
 class LimitReached(TooLarge):
-    """A user, a project or a session has used what the operator allows it."""
+    """A user, a project or a session has used up a limit of the operator."""
 
     reason = "LIMIT_REACHED"
 
 
 class LowOnRoom(TooLarge):
-    """A store has no room left but what is kept for the platform itself."""
+    """A store has no space left but its reserve for the platform itself."""
 
     reason = "LOW_ON_ROOM"
 
 
 class TooManyTunnels(TooLarge):
-    """The caller has as many as one may have."""
+    """The caller has the maximum number of tunnels."""
 
     reason = "TOO_MANY_TUNNELS"
 
 
 RETRY_AFTER_S = 2.0
-"""When what passes by itself is worth another try."""
+"""Default delay before a retry after a temporary error."""
 
 
 class Unavailable(NsmlError):
-    """Passing: try again.
+    """Temporary: try again.
 
     Args:
-        retry_after_s: when it is worth it here; 0 where another control plane is the better answer.
+        retry_after_s: when to retry here; 0: try another control plane.
     """
 
     reason = "UNAVAILABLE"
@@ -214,19 +214,19 @@ class Unavailable(NsmlError):
 
 
 class NodeUnavailable(Unavailable):
-    """An agent that is to answer does not, or is not connected to this control plane."""
+    """The agent does not answer, or is not connected to this control plane."""
 
     reason = "NODE_UNAVAILABLE"
 
 
 class StillWorking(Unavailable):
-    """What has to come first takes longer than a call and goes on; nothing was changed yet, and the same call joins in."""
+    """A preparation takes longer than a call and goes on; nothing was changed yet; the same call again waits for it."""
 
     reason = "STILL_WORKING"
 
 
 class NotLeader(Unavailable):
-    """Somebody else decides."""
+    """Another control plane leads."""
 
     reason = "NOT_LEADER"
 
@@ -236,11 +236,11 @@ class NotLeader(Unavailable):
 
     @property
     def details(self) -> dict[str, str]:
-        """With the leader's address."""
+        """As of the base class, with the leader's address."""
         return {**super().details, "leader": self.leader}
 
 
 class Superseded(Unavailable):
-    """Another agent speaks for this node now."""
+    """Another agent serves this node now."""
 
     reason = "SUPERSEDED"

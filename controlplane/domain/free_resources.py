@@ -1,4 +1,4 @@
-"""What is free on a node."""
+"""Free resources of a node."""
 
 from __future__ import annotations
 
@@ -16,10 +16,9 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FreeResources:
-    """A node with what is free on it.
+    """A node with its free resources.
 
-    `free` maps the uuid of every device that is offered to its free thousandths, in the order of the
-    devices.
+    `free`: free thousandths by the uuid of each offered device, in the order of the devices.
     """
 
     node: Node
@@ -33,7 +32,7 @@ class FreeResources:
 def free_resources_of(
     node: Node, allocation: Allocation, *, is_silent: bool = False
 ) -> FreeResources:
-    """What is free on a node with this allocation."""
+    """Return the free resources of a node with this allocation."""
     cpu, memory = node.capacity.cpu_thousandths, node.capacity.memory_bytes
     for replica in allocation.replicas:
         cpu -= replica.cpu_thousandths
@@ -41,7 +40,7 @@ def free_resources_of(
     held = allocation.held_thousandths()
     # The same hardware under other names: a device, and the MIG instances that are parts of it.
     cut = {one.parent_uuid for one in node.devices if one.parent_uuid and one.uuid in held}
-    # What runs on a device that is withheld, or listed no more, still holds its share of it.
+    # Replicas on a device that is withheld, or no longer listed, still hold their share of it.
     free = {
         device.uuid: WHOLE_DEVICE - held.get(device.uuid, 0)
         for device in node.devices

@@ -1,4 +1,4 @@
-"""Who calls."""
+"""Users, and the callers of RPCs."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 
 class Role(enum.StrEnum):
-    """What a user may do."""
+    """A user's role."""
 
     MEMBER = "MEMBER"
     ADMIN = "ADMIN"
@@ -18,9 +18,9 @@ class User:
     """A person or program with an account.
 
     Attributes:
-        id: never given to another user, whatever becomes of the name. Users made before there were
-            ids have their name, which no other id can be.
-        kept_bytes: what the object store may keep for them, 0: no limit; None: what it may of anybody.
+        id: never reused, even if the name is. Users created before there were ids have their name,
+            which cannot equal another id.
+        kept_bytes: limit of their bytes in the object store, 0: none; None: the platform's default.
     """
 
     name: str
@@ -46,11 +46,11 @@ class UserCaller:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NodeCaller:
-    """An agent; it speaks for its node alone.
+    """An agent; it acts for its node alone.
 
     Attributes:
-        id: of its joining, as of a user: a machine that joins later under the name has another one.
-        joined_at: when that was, Unix seconds; 0: not known. What ran before was another machine's.
+        id: of this join, never reused: a machine that joins later under the name has another one.
+        joined_at: time of the join, Unix seconds; 0: unknown. Earlier replicas ran on another machine.
     """
 
     node: str
@@ -65,7 +65,7 @@ class NodeCaller:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PeerCaller:
-    """Another control plane; `node` is the one whose call it passes on, "" for none."""
+    """Another control plane; `node`: it forwards a call of this node; "": it calls itself."""
 
     member: str
     node: str = ""
@@ -73,11 +73,11 @@ class PeerCaller:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JumpHostCaller:
-    """A jump host, for the user of a public key: it may only lead to ssh servers that ask for such a key themselves.
+    """A jump host, for the user of a public key: it may only connect to ssh servers that check such keys themselves.
 
     Attributes:
         key: SHA-256 of the public key, in hexadecimal.
-        key_name: as its user calls it.
+        key_name: its user's name for it.
     """
 
     user: User
@@ -87,14 +87,14 @@ class JumpHostCaller:
 
 @dataclass(frozen=True, slots=True)
 class AnonymousCaller:
-    """Nobody."""
+    """A caller without credentials."""
 
 
 Caller = UserCaller | NodeCaller | PeerCaller | JumpHostCaller | AnonymousCaller
 
 
 def identity_of(caller: Caller) -> str:
-    """Who calls, as a key: of nobody else, even after the name went to another user or node."""
+    """Return a key of a user or node that stays unique when its name is reused; "" for other callers."""
     match caller:
         case UserCaller(user=user) | JumpHostCaller(user=user):
             return f"user {user.id}"

@@ -1,8 +1,7 @@
-"""When a session makes nothing of the devices that it holds. Pure.
+"""Decides whether a session wastes its devices. Pure.
 
-It is idle when none of its devices did more than a little for a while. It is a zombie when nothing can be done: no
-process at all is on them any more, as when a program hangs in its last line, or a process is on one of
-them that belongs to no session.
+It is idle if the utilisation of all its devices was low for a while. It is a zombie if it cannot use them: they
+have no processes any more, as when a program hangs in its last line, or one of them has a process of no session.
 """
 
 from __future__ import annotations
@@ -16,20 +15,20 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
 MOST_EPISODES: Final = 16
-"""Of one session: the newest."""
+"""Kept per session: the newest."""
 EMPTY_S: Final = 60.0
-"""Between two programs of a session there may be no process for a moment."""
+"""Minimum time without processes, since there may be a gap between two programs of a session."""
 _TOLD_MEMORY: Final = 1 << 30
-"""Less may be the driver's own."""
+"""Less used memory is not reported: it may be the driver's own."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WasteRule:
-    """What a platform lets pass.
+    """The platform's limits of idleness.
 
     Attributes:
-        percent: a device whose utilisation is no higher does nothing.
-        after_s: seconds for which that may be so; 0: always.
+        percent: a device is idle up to this utilisation.
+        after_s: permitted seconds of idleness; 0: unlimited.
     """
 
     percent: float = 1.0
@@ -38,13 +37,13 @@ class WasteRule:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Seen:
-    """What agents told of a session's devices. Times in Unix seconds, 0: it is not so, or nobody knows.
+    """Agents' reports on a session's devices. Times in Unix seconds, 0: no, or unknown.
 
     Attributes:
-        idle_since: since when none of them did more than the rule's percent.
-        empty_since: since when no process is on any of them.
-        memory_bytes: of them, in use.
-        strangers: what is said of each that a process of no session uses.
+        idle_since: since when the utilisation of all is at most the rule's percent.
+        empty_since: since when they have no processes.
+        memory_bytes: their used memory.
+        strangers: a text for each device used by a process of no session.
     """
 
     idle_since: float = 0.0
@@ -55,13 +54,13 @@ class Seen:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Activity:
-    """What is known of a running session just now.
+    """Current activity of a running session.
 
     Attributes:
-        is_joined: somebody is connected to it.
-        device_percent: utilisation of each device that it holds.
-        cpu_cores: that the processes of each replica take.
-        is_whole: of all its devices and replicas something is known.
+        is_joined: a user is connected to it.
+        device_percent: utilisation of each of its devices.
+        cpu_cores: used by the processes of each replica.
+        is_whole: all its devices and replicas are covered.
     """
 
     is_joined: bool = False
@@ -71,11 +70,11 @@ class Activity:
 
 
 IDLE_CORES: Final = 0.1
-"""Processes that only wait, such as a notebook server, take less."""
+"""Idle processes, such as a notebook server, use less."""
 
 
 def is_active(seen: Activity, rule: WasteRule) -> bool:
-    """Whether a session with an idle limit is in use: a connection alone is enough, and so is work; what nobody knows counts as use."""
+    """Return whether a session with an idle limit is in use: connected, working, or not fully known."""
     return (
         seen.is_joined
         or not seen.is_whole
@@ -85,7 +84,7 @@ def is_active(seen: Activity, rule: WasteRule) -> bool:
 
 
 def judged(seen: Seen, rule: WasteRule, now: float) -> Episode | None:
-    """What stands against a session now; None: nothing, or not for long enough."""
+    """Return the session's current waste; None: there is none, or not for long enough."""
     if not rule.after_s:
         return None
     if seen.strangers:
@@ -106,14 +105,14 @@ def judged(seen: Seen, rule: WasteRule, now: float) -> Episode | None:
 def following(
     episodes: tuple[Episode, ...], found: Episode | None, now: float
 ) -> tuple[Episode, ...]:
-    """The episodes of a session once this is found; one that goes on stays as it was."""
+    """Update the episodes of a session by a finding; an ongoing one of the same kind stays as it was."""
     standing = episodes[-1] if episodes and not episodes[-1].until else None
     if standing is not None and found is not None and standing.kind is found.kind:
         return episodes
     if standing is not None:
         episodes = (*episodes[:-1], replace(standing, until=now))
     if found is not None:
-        # It begins where the one before it ends: they never overlap.
+        # It begins no sooner than the previous one ends: they never overlap.
         since = max(found.since, episodes[-1].until) if episodes else found.since
         episodes = (*episodes, replace(found, since=since))
     return episodes[-MOST_EPISODES:]

@@ -1,6 +1,6 @@
-"""The life of a session and of its replicas, as tables. docs/lifecycle.md is made from them.
+"""The life cycle of sessions and replicas, as tables. docs/lifecycle.md is generated from them.
 
-Nothing else decides which state follows which: operations name the event and ask `advance`.
+Nothing else decides the next state: operations pass the event to `advance`.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ import enum
 
 
 class SessionState(enum.StrEnum):
-    """Where a session is; see nsml.v1.SessionState."""
+    """State of a session; see nsml.v1.SessionState."""
 
     QUEUED = "QUEUED"
     PREPARING = "PREPARING"
@@ -25,7 +25,7 @@ class SessionState(enum.StrEnum):
 
     @property
     def is_ended(self) -> bool:
-        """True for the states that nothing leaves."""
+        """True for final states."""
         return self in _ENDED
 
     @property
@@ -35,7 +35,7 @@ class SessionState(enum.StrEnum):
 
 
 class SessionEvent(enum.StrEnum):
-    """What can happen to a session."""
+    """Events that change a session's state."""
 
     PLACED = "placed"
     STARTED = "started"
@@ -95,11 +95,11 @@ SESSION_LIFE: dict[tuple[SessionState, SessionEvent], SessionState] = {
     (_S.FINALIZING, _E.FAILED): _S.FAILED,
     (_S.FINALIZING, _E.STOPPED): _S.STOPPED,
 }
-"""State and event -> next state. What is not listed cannot happen."""
+"""State and event -> next state. Other pairs are impossible."""
 
 
 class ReplicaPhase(enum.StrEnum):
-    """How far one replica of an attempt came; see nsml.v1.ReplicaPhase."""
+    """Phase of one replica of an attempt; see nsml.v1.ReplicaPhase."""
 
     PLACED = "PLACED"
     PREPARING = "PREPARING"
@@ -110,7 +110,7 @@ class ReplicaPhase(enum.StrEnum):
 
     @property
     def is_gone(self) -> bool:
-        """True when none of its processes is left."""
+        """True if none of its processes is left."""
         return self in {ReplicaPhase.EXITED, ReplicaPhase.FINALIZED}
 
 
@@ -124,23 +124,23 @@ REPLICA_LIFE: dict[ReplicaPhase, tuple[ReplicaPhase, ...]] = {
     _P.EXITED: (_P.FINALIZED,),
     _P.FINALIZED: (),
 }
-"""What a node may report next of a replica in this phase; anything else is an old report.
+"""Phases that a node may report after this one; any other report is old.
 
-An attempt has no state beside this: it goes as far as its replicas, and is over when all are gone.
+An attempt has no state of its own: it follows its replicas, and is over when all are gone.
 """
 
 
 def is_news(phase: ReplicaPhase, known: ReplicaPhase) -> bool:
-    """Whether a report of `phase` says something to somebody who knows `known`."""
+    """Return whether a report of `phase` is newer than `known`."""
     return phase in REPLICA_LIFE[known]
 
 
 class ImpossibleTransition(Exception):
-    """An event that the table does not know in this state: a defect of the caller."""
+    """The table has no such event in this state: a defect of the caller."""
 
 
 def advance(state: SessionState, event: SessionEvent) -> SessionState:
-    """Next state of a session; ImpossibleTransition when the table has none."""
+    """Return the next state of a session; ImpossibleTransition if the table has none."""
     try:
         return SESSION_LIFE[state, event]
     except KeyError:
@@ -148,5 +148,5 @@ def advance(state: SessionState, event: SessionEvent) -> SessionState:
 
 
 def can(state: SessionState, event: SessionEvent) -> bool:
-    """Whether the table has a next state."""
+    """Return whether the table has a next state."""
     return (state, event) in SESSION_LIFE

@@ -1,4 +1,4 @@
-"""How much of the platform's shared stores one user, project or session may take."""
+"""Limits of one user, project or session in the platform's shared stores."""
 
 from __future__ import annotations
 
@@ -16,24 +16,23 @@ DAY_S: Final = 86_400.0
 class UserLimits:
     """Limits that the operator sets; 0 is no limit.
 
-    Limits per day are allowances that refill evenly: whoever has used one up gets all of it back in
-    a day, a tenth of it in 2.4 hours.
+    Limits per day refill evenly: a tenth in 2.4 hours, all in a day.
 
     Attributes:
         sessions, project_sessions: queued and running at one time, of a user and of a project.
         session_bytes: record of one session: arguments, variables, memo and the like.
-        stored_bytes, project_stored_bytes: records of all sessions that are in the coordination store.
-        write_bytes, write_bytes_per_s: what a user may have written to the coordination store at once, and how
-            fast that refills. etcd keeps every revision of a record until it compacts.
-        upload_bytes: content that a user may send in a day; each blob counts for 4 KiB at least.
-        reported_bytes: records and log text that a user's sessions may report in a day.
+        stored_bytes, project_stored_bytes: records of all sessions in the coordination store.
+        write_bytes, write_bytes_per_s: burst and refill rate of a user's writes to the coordination store.
+            etcd keeps every revision of a record until it compacts.
+        upload_bytes: content sent by a user per day; each blob counts for 4 KiB at least.
+        reported_bytes: records and log text reported by a user's sessions per day.
         session_log_bytes, session_metric_bytes: the same of one session, by kind.
-        session_checkpoints: that a session may report in a day.
-        streams: calls of one user that stay open, on one control plane: watches, followed logs, transfers.
-        request_bytes: memory for requests of all users that have not arrived whole, on one control plane.
-        kept_bytes: distinct bytes that the object store keeps for a user. None: `kept_share` decides.
-        kept_share: part of what users may fill of the store's disk that is kept for one user where others have accounts.
-        store_share: part of the room that a store's disk has left which one user may fill in a day.
+        session_checkpoints: reported by a session per day.
+        streams: open calls of one user on one control plane: watches, followed logs, transfers.
+        request_bytes: memory for incomplete requests of all users, on one control plane.
+        kept_bytes: distinct bytes of a user in the object store. None: `kept_share` decides.
+        kept_share: one user's part of the disk space for users in the object store, if others have accounts.
+        store_share: part of a store's free disk space that one user may fill per day.
     """
 
     sessions: int = 10_000
@@ -76,5 +75,5 @@ NO_LIMITS: Final = UserLimits(
 )
 
 TimeLimits: TypeAlias = Mapping[Priority, float]
-"""The most seconds that a session of a class may run, and what it gets that asks for no limit; absent: none."""
+"""Maximum and default time limit of a session by class, in seconds; absent: none."""
 NO_TIME_LIMITS: Final[TimeLimits] = MappingProxyType({})

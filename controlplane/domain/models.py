@@ -1,4 +1,4 @@
-"""Names of GPU models: which of them a request for one means."""
+"""Names of GPU models: match them with requests."""
 
 from __future__ import annotations
 
@@ -13,19 +13,19 @@ _OR: Final = "|"
 
 @lru_cache(maxsize=4096)
 def is_model(model: str, wanted: str) -> bool:
-    """Whether a device of this model is what was asked for.
+    """Return whether a device of this model matches a request.
 
-    It is when every word of the request is a word of the model: `A100` and `a100-80gb` mean "NVIDIA
-    A100-SXM4-80GB". Words end at blanks, hyphens and underscores; letter case does not count. A MIG
-    instance, which is a part of a device of its model, is meant by a request that says MIG alone. A
-    request may name several models, parted by `|`: any of them is meant. An empty request means every model.
+    All words of the request must be words of the model: `A100` and `a100-80gb` match "NVIDIA
+    A100-SXM4-80GB". Words end at blanks, hyphens and underscores, regardless of letter case. A MIG
+    instance, which is a part of a device of its model, matches only if the request says MIG. A request
+    may name alternatives, separated by `|`. An empty request matches every model.
     """
     known = words_of(model)
     return any(_is_meant(known, words_of(one)) for one in alternatives_of(wanted))
 
 
 def alternatives_of(wanted: str) -> list[str]:
-    """The models that a request names, any of which is meant: `A100` and `H100` of "A100|H100"."""
+    """Split a request into its alternatives: `A100` and `H100` of "A100|H100"."""
     return wanted.split(_OR)
 
 
@@ -34,5 +34,5 @@ def _is_meant(known: frozenset[str], asked: frozenset[str]) -> bool:
 
 
 def words_of(text: str) -> frozenset[str]:
-    """The words of a name, letter case aside; none where a name is of separators alone."""
+    """Return the words of a name, casefolded; none if it has only separators."""
     return frozenset(_WORDS.findall(text.casefold()))

@@ -13,13 +13,13 @@ NO_DATASET = "None"
 """Middle part of the name of a session without a dataset."""
 
 MOST_CHECKPOINT_NAME = 512
-"""Bytes in the name of a checkpoint, which may be any text."""
+"""Maximum bytes in the name of a checkpoint, which may be any text."""
 
 LONGEST_REFERENCE = 256
-"""Characters in a reference to a session: more than any name has."""
+"""Maximum characters in a reference to a session: more than any name has."""
 
 FURTHEST_BACK = 1_000
-"""The K of the last @K: to find one, all newer ones are read."""
+"""Maximum K in @K: to find one, all newer ones are read."""
 
 _USER = re.compile(r"(?=.{1,32}\Z)[a-z][a-z0-9_-]*(?:\.[a-z0-9_-]+)*")
 _DATASET = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,63}")
@@ -33,17 +33,17 @@ _ID = re.compile(r"s[a-z2-7]{16}")
 
 
 def check_user(name: str) -> str:
-    """The name, if it is one of a user: 1 to 32 of a-z 0-9 _ -, with single dots between, beginning with a letter."""
+    """Check and return a user name: 1 to 32 of a-z 0-9 _ -, with single dots between, beginning with a letter."""
     return _check(_USER, name, "user name", _USER_RULE)
 
 
 def is_user(text: str) -> bool:
-    """Whether it is the name that a user can have."""
+    """Return whether it is a valid user name."""
     return _USER.fullmatch(text) is not None
 
 
 def check_project(name: str) -> str:
-    """The name, if it is one of a project: as of a user, whose own has the same."""
+    """Check and return a project name: as of a user, whose own project has the same name."""
     if not _USER.fullmatch(name):
         words = re.findall(r"[a-z0-9_.]*[a-z0-9_]", name.lower().replace("..", "."))
         meant = "-".join(words).lstrip("0123456789_-")[:32].rstrip("-") or "vision"
@@ -56,7 +56,7 @@ def check_project(name: str) -> str:
 
 
 def check_dataset(name: str) -> str:
-    """The name, if it is one of a dataset."""
+    """Check and return a dataset name."""
     if name == NO_DATASET or ".." in name:
         raise InvalidRequest(f"{name!r} cannot be the name of a dataset")
     return _check(
@@ -68,12 +68,12 @@ def check_dataset(name: str) -> str:
 
 
 def check_node(name: str) -> str:
-    """The name, if it is one of a node: as in DNS."""
+    """Check and return a node name: as in DNS."""
     return _check(_NODE, name, "node name", "1 to 63 of a-z 0-9 -, as in DNS")
 
 
 def check_secret(name: str) -> str:
-    """The name, if it is one of a secret: as of environment variables."""
+    """Check and return a secret name: as of environment variables."""
     return _check(
         _SECRET,
         name,
@@ -83,25 +83,25 @@ def check_secret(name: str) -> str:
 
 
 def check_request_id(request_id: str) -> str:
-    """The id, if it is well formed."""
+    """Check and return a request id."""
     return _check(_REQUEST, request_id, "request id", "1 to 64 of letters, digits, '_', '-', '.'")
 
 
 def check_digest(digest: str) -> str:
-    """The digest, if it is 64 lowercase hexadecimal digits."""
+    """Check and return a digest: 64 lowercase hexadecimal digits."""
     return _check(_DIGEST, digest, "digest", "64 lowercase hexadecimal digits")
 
 
 def is_digest(text: str) -> bool:
-    """Whether it is 64 lowercase hexadecimal digits."""
+    """Return whether it is 64 lowercase hexadecimal digits."""
     return _DIGEST.fullmatch(text) is not None
 
 
 def fits_glob(name: str, glob: str) -> bool:
-    """Whether a whole name fits a glob; letter case counts.
+    """Return whether a whole name matches a glob, case-sensitively.
 
-    `*` is any text, `?` any one character, `/` among them; `[ab]`, `[a-c]` and `[!ab]` are one
-    character of a set or outside of it. A `[` that nothing closes is itself.
+    `*` is any text, `?` any one character, both including `/`; `[ab]`, `[a-c]` and `[!ab]` are one
+    character in a set or outside of it. An unclosed `[` is literal.
     """
     return _of_glob(glob).match(name) is not None
 
@@ -119,7 +119,7 @@ def _check(grammar: re.Pattern[str], text: str, what: str, rule: str) -> str:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SessionReference:
-    """A parsed reference: exactly one of the fields says which session is meant.
+    """A parsed reference: exactly one field is set, or `dataset` with `number`.
 
     `recent` counts from 1, the caller's last session.
     """
@@ -132,7 +132,7 @@ class SessionReference:
 
 
 def parse_reference(text: str) -> SessionReference:
-    """Understand an id, USER/DATASET/N, DATASET/N, N, @last or @K; InvalidRequest otherwise."""
+    """Parse an id, USER/DATASET/N, DATASET/N, N, @last or @K; InvalidRequest otherwise."""
     if _ID.fullmatch(text):
         return SessionReference(id=text)
     if text == "@last":

@@ -1,4 +1,4 @@
-"""Why a node takes no sessions, or few, though it may well be there, in words for people."""
+"""Texts for people: why a node accepts no sessions, or only some, though it may be connected."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 
 
 def closed_words(node: Node) -> str:
-    """Why a node takes no sessions, silence aside; "" for one that does."""
+    """Return why a node accepts no sessions, ignoring silence; "" if it does."""
     if node.fence is not None:
         return fenced_words(node.name, node.fence)
     if node.hold is not None:
@@ -22,17 +22,17 @@ def closed_words(node: Node) -> str:
 
 
 def drained_words(name: str, drain: Drain) -> str:
-    """Who drained a node, and why."""
+    """Say who drained a node, and why."""
     return _words(f"node {name} is drained", drain.asked_by, drain.reason)
 
 
 def fenced_words(name: str, fence: Fence) -> str:
-    """Who fenced a node, and why."""
+    """Say who fenced a node, and why."""
     return _words(f"node {name} is fenced", fence.asked_by, fence.reason)
 
 
 def hold_words(hold: Hold) -> str:
-    """What a node's agent has that this platform's store never had."""
+    """Describe the orders or replicas of a node's agent that this platform's store never had."""
     if not hold.stands:
         left = "still ends what should not run there" if hold.replicas else "is to take new orders"
         return f"resumed by {hold.lifted_by}, its agent {left}"
@@ -49,7 +49,7 @@ def _words(what: str, who: str, reason: str) -> str:
 
 
 def owner_words(node: Node) -> str:
-    """Whose sessions alone a node runs, and why; "" for a node that keeps users apart."""
+    """Return the only owner of sessions on a node, and why; "" for a node that isolates users."""
     why = node.only_owner
     if node.isolation is Isolation.NONE:
         why = "it runs sessions without isolation"

@@ -1,4 +1,4 @@
-"""Notices: what a user's webhook reports. Pure."""
+"""Notices: events reported by a user's webhook. Pure."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 class WebhookEvent(enum.StrEnum):
-    """What a webhook is called for; see nsml.v1.WebhookEvent."""
+    """Events that call a webhook; see nsml.v1.WebhookEvent."""
 
     ENDED = "ENDED"
     FAILED = "FAILED"
@@ -23,9 +23,9 @@ class WebhookEvent(enum.StrEnum):
 
 
 DEFAULT_EVENTS: Final = (WebhookEvent.ENDED, WebhookEvent.IDLE)
-"""Of a webhook that is set without a choice."""
+"""Events of a webhook set without a choice."""
 EARLIER_EVENTS: Final = (WebhookEvent.IDLE,)
-"""Of a webhook that was set before there was a choice."""
+"""Events of a webhook set before there was a choice."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -33,8 +33,8 @@ class Notice:
     """One event that a user's webhook reports.
 
     Attributes:
-        owner_id: that the user must have, who may be a later one of the name; "": any.
-        body: what is sent, as JSON.
+        owner_id: the user must have this id, since the name may be reused; "": any.
+        body: the request's body, as JSON.
         recorded_at: Unix seconds.
     """
 
@@ -47,12 +47,12 @@ class Notice:
 
 
 def is_wanted(event: WebhookEvent, events: Collection[WebhookEvent]) -> bool:
-    """Whether a webhook that is called for `events` is called for this one: who wants all ends wants failures."""
+    """Return whether a webhook for `events` is called for this one: ENDED includes FAILED."""
     return event in events or (event is WebhookEvent.FAILED and WebhookEvent.ENDED in events)
 
 
 def event_of_end(session: Session) -> WebhookEvent | None:
-    """The event of its end; None: its owner ended it, and needs no notice."""
+    """Return the event of its end; None: its owner stopped it, and needs no notice."""
     if session.state is SessionState.SUCCEEDED:
         return WebhookEvent.ENDED
     if session.state is SessionState.STOPPED:

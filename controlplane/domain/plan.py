@@ -1,4 +1,4 @@
-"""What the scheduler proposes: placements, who gives way for them, and why the others wait."""
+"""The scheduler's decisions: placements, preemptions for them, and reasons of the sessions that wait."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from controlplane.domain.values import DeviceShare, Resources, Session
 class ReplicaPlacement(NamedTuple):
     """One replica on one node: `devices` sum up to the resources' gpu_thousandths.
 
-    `is_near_data`: this node was taken, and not one as good, since less of the session's data must be fetched there.
+    `is_near_data`: this node was preferred to an equal one, since less of the session's data must be fetched there.
 
-    A tuple, as placements are: each plan makes thousands, and a frozen dataclass takes three times as long.
+    A tuple, as `Placement`: a plan creates thousands, and a frozen dataclass takes three times as long.
     """
 
     rank: int
@@ -24,7 +24,7 @@ class ReplicaPlacement(NamedTuple):
 
 
 class Placement(NamedTuple):
-    """A proposal for one whole gang: all of it is committed, or nothing."""
+    """A proposal for a whole gang: all of it is committed, or nothing."""
 
     session_id: str
     replicas: tuple[ReplicaPlacement, ...]
@@ -32,7 +32,7 @@ class Placement(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Shortage:
-    """Why so many nodes did not do, by the first thing that was short on each."""
+    """The number of nodes that were excluded by one shortage, the first on each."""
 
     what: str
     nodes: int
@@ -40,9 +40,9 @@ class Shortage:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Explanation:
-    """Why a session waits: one dominant reason for people, and the counts behind it.
+    """Why a session waits: the dominant reason for people, and the counts behind it.
 
-    `can_ever_fit` is false when no node is large enough even when empty.
+    `can_ever_fit` is false if no node is large enough even when empty.
     """
 
     reason: str
@@ -52,11 +52,11 @@ class Explanation:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Holder:
-    """A session that holds some of what another one waits for.
+    """A session that holds some of the resource that another one waits for.
 
-    `held` is in the measure of what is short: thousandths of GPUs or cores, bytes of memory, 1 of
-    sessions. `nodes` are those of its nodes that would do; none where a quota is short. `until`: the instant at which its time limit
-    ends it, Unix seconds; 0: nothing bounds it.
+    `held` is in units of that resource: thousandths of GPUs or cores, bytes of memory, 1 for
+    sessions. `nodes`: its nodes that suit the other one; none if a quota is short. `until`: end of its
+    time limit, Unix seconds; 0: it has none.
     """
 
     session: Session
@@ -66,9 +66,9 @@ class Holder:
 
 
 class FairShare(NamedTuple):
-    """What an account is ordered by, least `value` first, and what it comes from.
+    """The fair share of an account: lowest `value` is served first.
 
-    `held` now and `lately` are GPUs, `weight` is what the project's record says, `value` GPUs for each of that.
+    `held` (now) and `lately` are GPUs, `weight` is the project's, `value` is GPUs per weight.
     """
 
     account: str
@@ -80,13 +80,13 @@ class FairShare(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Deferral:
-    """A session that stays queued, at `place` from 1 among those that do.
+    """A session that stays queued, at `place` in the queue, from 1.
 
-    `short` is what `holders`, those with most of it first, hold: "GPUs", "cores", "memory", "sessions";
-    "" with none. `expected_start`: the instant at which enough is free if all that runs uses up its time
-    limit, and nobody ahead takes it; Unix seconds, 0: unknown. `renews_at`: when the next period of a budget
-    begins that is used up; 0: none is. `is_held`: enough is free now, and held for others. `share` is its
-    account's, where one asked.
+    `short`: the resource of `holders`, which are sorted by it, most first: "GPUs", "cores", "memory",
+    "sessions"; "" without holders. `expected_start`: when enough is free if running sessions use up their
+    time limits, and no session ahead takes it; Unix seconds, 0: unknown. `renews_at`: when the next period
+    of a used-up budget begins; 0: none is. `is_held`: enough is free now, but reserved for others. `share`:
+    its account's, if requested.
     """
 
     session_id: str
@@ -102,7 +102,7 @@ class Deferral:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Supposed:
-    """What would come of a queued session if it asked for something else: one of the two."""
+    """The outcome of a queued session if it requested something else: one of the two."""
 
     placement: Placement | None = None
     deferral: Deferral | None = None
@@ -110,11 +110,11 @@ class Supposed:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Preemption:
-    """A running session that is to save and give way, for the sake of another.
+    """A running session to be preempted: it is to save and end.
 
-    `attempt` is the one that the plan saw: a later one is left alone. `why` is for people, after "it":
-    "gives way to kim/mnist/12 (high)". `for_session_id` is who waits for what it holds; "": nobody in
-    particular.
+    `attempt`: the planned one; a later one is not preempted. `why` is for people, after "it":
+    "gives way to kim/mnist/12 (high)". `for_session_id`: the session that waits for its resources; "":
+    no particular one.
     """
 
     session_id: str
@@ -125,7 +125,7 @@ class Preemption:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Plan:
-    """One decision of the scheduler, made at `revision` of what is stored."""
+    """One decision of the scheduler, made at `revision` of the store."""
 
     revision: int
     placements: tuple[Placement, ...] = ()

@@ -1,7 +1,7 @@
-"""Who may do what with which thing: one table, of which `may` and the catalogue's conditions are made.
+"""Access policy: one table of rules for `may` and for the catalogue's conditions.
 
-Which methods users, agents and administrators may call at all is in the contract
-(controlplane/access/access_table.py); `may` says what a user does with one thing.
+The contract decides which methods users, agents and administrators may call at all
+(controlplane/access/access_table.py); `may` decides on an action of a user on one thing.
 """
 
 from __future__ import annotations
@@ -20,28 +20,28 @@ if TYPE_CHECKING:
 
 
 class Action(enum.IntEnum):
-    """What somebody does with a thing."""
+    """An action on a thing."""
 
     SEE = enum.auto()
     CHANGE = enum.auto()
     ACT_FOR = enum.auto()
-    """To use what a user has: the caller gave the name. Nothing is looked up for those who may not, so the refusal does
-    not tell whether there is such a user."""
+    """Use a user's things, by a name from the caller. Without permission nothing is looked up, so the refusal does not
+    reveal whether the user exists."""
     ADMINISTER = enum.auto()
-    """To run the platform."""
+    """Administer the platform."""
 
 
 class Answer(enum.Enum):
-    """What `may` says."""
+    """Result of `may`."""
 
     ALLOW = enum.auto()
     DENY = enum.auto()
     HIDE = enum.auto()
-    """To be answered as for a thing that is not there: NotFound, in the same words, after the same time."""
+    """Answer as for a nonexistent thing: NotFound, with the same text, after the same time."""
 
 
 class Shared(Protocol):
-    """What has an owner and opens to others: a session, a dataset."""
+    """A thing with an owner that can be visible to others: a session, a dataset."""
 
     @property
     def owner(self) -> str:
@@ -50,25 +50,25 @@ class Shared(Protocol):
 
     @property
     def team(self) -> str:
-        """The owner's when it was made; "" is none."""
+        """The owner's team at its creation; "" is none."""
         ...
 
     @property
     def visibility(self) -> Visibility:
-        """To whom it opens."""
+        """Who may see it."""
         ...
 
 
 @dataclass(frozen=True, slots=True)
 class Personal:
-    """A user's own, which opens to nobody: secrets, tokens, a view, a node of theirs."""
+    """A user's private thing, never visible to others: secrets, tokens, a view, an own node."""
 
     owner: str
 
 
 @dataclass(frozen=True, slots=True)
 class Platform:
-    """All of it; nobody owns it."""
+    """The whole platform, without an owner."""
 
 
 PLATFORM: Final = Platform()
@@ -77,7 +77,7 @@ Thing = Shared | Project | Personal | Platform
 
 
 class Kind(enum.Enum):
-    """What a rule is about."""
+    """Kind of thing that a rule covers."""
 
     SHARED = enum.auto()
     PROJECT = enum.auto()
@@ -86,14 +86,14 @@ class Kind(enum.Enum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rule:
-    """How a user has to stand to a thing, and what that allows.
+    """A relation of a user to a thing, and the actions that it allows.
 
     Attributes:
-        of: the kinds of things that it is about.
-        allows: what such a user may do.
-        field, own: the thing's field is the user's own field, or has it among others where `is_member`. It holds for no
-            user who has nothing there, such as no team. "": it holds for every user.
-        visibility: the thing has to have it; None: any will do.
+        of: the kinds of things that it covers.
+        allows: the actions.
+        field, own: the thing's field must equal the user's field `own`, or contain it if `is_member`. It never holds
+            if the user's field is empty, such as without a team. "": it holds for every user.
+        visibility: required of the thing; None: any.
     """
 
     of: frozenset[Kind]
@@ -104,12 +104,12 @@ class Rule:
     visibility: Visibility | None = None
 
 
-# Named on their own: listings ask for each session there is, and to get a member of an enum takes as long as the answer.
+# Bound to names: listings call `may` for each session, and an enum's attribute lookup takes as long as the answer.
 SEE, CHANGE, ACT_FOR, ADMINISTER = Action
 ALLOW, DENY, HIDE = Answer
 
 ADMINISTRATOR: Final = frozenset(Action)
-"""What administrators may do with everything."""
+"""Actions of administrators, on everything."""
 
 RULES: Final = (
     Rule(
@@ -140,11 +140,11 @@ RULES: Final = (
     ),
     Rule(of=frozenset({Kind.SHARED}), allows=frozenset({SEE}), visibility=Visibility.PUBLIC),
 )
-"""What everybody else may do."""
+"""Permissions of all other users."""
 
 
 def may(caller: UserCaller, action: Action, thing: Thing) -> Answer:
-    """What the caller is answered who wants to do this with the thing."""
+    """Decide on the caller's action on a thing."""
     user = caller.user
     if user.role is _ADMIN:
         return ALLOW if action in ADMINISTRATOR else DENY
@@ -164,7 +164,7 @@ def may(caller: UserCaller, action: Action, thing: Thing) -> Answer:
 
 
 def shared_rules(viewer: User, action: Action) -> tuple[Rule, ...] | None:
-    """The rules of which one has to hold of a session or a dataset; None: the viewer may do it with all."""
+    """Return rules, one of which must hold for a session or a dataset; None: the viewer may do it with all."""
     if viewer.role is _ADMIN and action in ADMINISTRATOR:
         return None
     return tuple(
@@ -177,12 +177,12 @@ def shared_rules(viewer: User, action: Action) -> tuple[Rule, ...] | None:
 
 
 def viewers_may_see(thing: Shared, other: Shared) -> bool:
-    """Whether everybody who may see `thing` may see `other`, too: a text that they all read may name it."""
+    """Return whether all viewers of `thing` may see `other`, too: a text for them may name it."""
     return all(may(viewer, SEE, other) is ALLOW for viewer in _viewers(thing))
 
 
 def _viewers(thing: Shared) -> Iterator[UserCaller]:
-    """For each rule that lets somebody see a thing, a user of whom nothing else is known."""
+    """Yield, for each rule that makes a thing visible, a user with just the required field."""
     for rule in RULES:
         if Kind.SHARED not in rule.of or SEE not in rule.allows:
             continue
@@ -192,9 +192,9 @@ def _viewers(thing: Shared) -> Iterator[UserCaller]:
                 yield UserCaller(user=User(**{"name": "", **known}))
 
 
-# What the table says of each kind, made ready for `may`.
+# The table by kind, compiled for `may`.
 def check_visibility(visibility: Visibility, team: str) -> Visibility:
-    """The visibility, if there is somebody whom it lets see: `team` is the owner's, "" for none."""
+    """Return it; refuse TEAM without a team, which nobody else would see. `team` is the owner's, "" for none."""
     if visibility is Visibility.TEAM and not team:
         raise InvalidRequest(
             "you are in no team", why="nobody else would see it", attempt="private, or public"
@@ -207,7 +207,7 @@ _ADMIN: Final = Role.ADMIN
 if TYPE_CHECKING:
     _Get = Callable[[Any], Any]
     _Tests = tuple[tuple[_Get, _Get, Callable[[Any, Any], bool]], ...] | None
-    """A field of the user, a field of the thing, and how they are compared; None: it holds for everybody."""
+    """A field of the user, a field of the thing, and their comparison; None: it holds for every user."""
 
 
 def _tests(kind: Kind, action: Action, visibility: Visibility | None = None) -> _Tests:

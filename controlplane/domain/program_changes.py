@@ -1,9 +1,9 @@
 """Changes to running programs: values of knobs, a pause, another checkpoint, for all processes at one step.
 
-Two phases, as of a commit over several places: every process is asked where it is, told a step ahead of all of
-them, and says that it will not pass that step undecided; then the change is decided, and each makes it at that step.
-One that is there too early waits. No process decides alone: what waits for too long goes on unchanged, and the
-change counts as divided. `decide` is one step of this, made anew whenever a process said something or time has passed.
+A two-phase commit: every process reports its step, receives a step ahead of all of them, and promises not to pass
+it undecided; then the change is committed, and each process makes it at that step. A process that arrives early
+waits. No process decides alone: after too long a wait it goes on unchanged, and the change counts as divided.
+`decide` is one step of this, called whenever a process has reported or time has passed.
 """
 
 from __future__ import annotations
@@ -19,25 +19,25 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
 COUNTERS: Final = ("step", "steps", "report", "optimizer")
-"""By what programs count steps: what is taken first that all processes have."""
+"""Step counters of programs; the first one that all processes have is used."""
 LASTING_COUNTERS: Final = frozenset(COUNTERS) - {"optimizer"}
-"""Those that another attempt goes on with; that of optimizers begins anew in each."""
+"""Counters that continue in another attempt; that of optimizers restarts in each."""
 
 LEAD_S: Final = 0.3
-"""How far ahead of the foremost process the step is at first; doubled each time that was too near."""
+"""First lead of the step before the foremost process, in seconds; doubled each time it was too near."""
 MOST_TRIES: Final = 12
 
 MOST_MEMBER_BYTES: Final = 16 << 10
-"""Of what processes said of one change that is kept: user code is behind it, and a session is one record."""
+"""Limit of kept reports on one change: they come from user code, and a session is one record."""
 MOST_MEMBERS: Final = 256
 _MOST_REASONS: Final = 4
 MOST_STEP: Final = 1 << 62
-"""The last step that counts; see nsml.spec.knobs."""
+"""The highest valid step; see nsml.spec.knobs."""
 _NO_ROOM: Final = "no step was far enough ahead of all processes"
 
 
 class ChangeKind(enum.StrEnum):
-    """What is done; see nsml.v1.ProgramChangeKind."""
+    """Kind of a change; see nsml.v1.ProgramChangeKind."""
 
     SET = "SET"
     PAUSE = "PAUSE"
@@ -46,7 +46,7 @@ class ChangeKind(enum.StrEnum):
 
 
 class ChangePhase(enum.StrEnum):
-    """How far a change is; see nsml.v1.ProgramChangePhase."""
+    """Phase of a change; see nsml.v1.ProgramChangePhase."""
 
     ASK = "ASK"
     PREPARE = "PREPARE"
@@ -57,12 +57,12 @@ class ChangePhase(enum.StrEnum):
 
     @property
     def is_open(self) -> bool:
-        """Whether processes still have to be heard."""
+        """Whether reports of processes are still expected."""
         return self in {ChangePhase.ASK, ChangePhase.PREPARE, ChangePhase.COMMIT}
 
 
 class MemberState(enum.StrEnum):
-    """What a process says of a change; see nsml.v1.MemberState."""
+    """A process's state in a change; see nsml.v1.MemberState."""
 
     UNKNOWN = "UNKNOWN"
     ASKED = "ASKED"
@@ -85,7 +85,7 @@ _NOT_MADE: Final = frozenset({_M.MISSED, _M.FAILED, _M.REFUSED})
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KnobValue:
-    """A value of a knob from a step on; `value` is JSON, `at` None from the beginning, `counter` "" of any."""
+    """A value of a knob from step `at` on; `value` is JSON, `at` None: from the beginning, `counter` "": any."""
 
     name: str
     value: str
@@ -95,7 +95,7 @@ class KnobValue:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KnobChange:
-    """A knob in one process, as JSON: before, after, and as the program had it one step later; "": not known."""
+    """A knob in one process, as JSON: before, after, and in force in the program one step later; "": unknown."""
 
     name: str
     before: str = ""
@@ -105,7 +105,7 @@ class KnobChange:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Member:
-    """A process, as far as it matters for a change: what it said last of it, at which step."""
+    """A process's last report on a change; `position`: at which step."""
 
     rank: int
     local_rank: int
@@ -116,7 +116,7 @@ class Member:
 
     @property
     def size(self) -> int:
-        """About how many bytes it takes."""
+        """Approximate size in bytes."""
         texts = (
             text for one in self.knobs for text in (one.name, one.before, one.after, one.in_force)
         )
@@ -129,15 +129,15 @@ class ProgramChange:
 
     Attributes:
         values: of SET, JSON by the name of the knob.
-        checkpoint, checkpoint_session: of LOAD; of another session where that is named.
-        limit_s: of PAUSE, how long it lasts at most.
-        asked_at_step: at which step it is wanted; None: as soon as can be.
-        wait_s: how long processes may take to come to a safe point.
-        counter, at: at which step it is made; None before one is chosen, and where the program counts none.
-        tries: how often a step was chosen that was too near.
+        checkpoint, checkpoint_session: of LOAD; session "": its own.
+        limit_s: of PAUSE, its maximum duration.
+        asked_at_step: the requested step; None: as soon as possible.
+        wait_s: how long processes may take to reach a safe point.
+        counter, at: the step of the change; None before one is chosen, and if the program counts none.
+        tries: how often a chosen step was too near.
         since: when the phase began, Unix seconds.
         reason: why it was withdrawn, or is divided, for people.
-        members: what they said of it, once it has ended; of one that all made alike the first alone.
+        members: final reports of the processes; only the first one if all are alike.
     """
 
     number: int
@@ -162,30 +162,30 @@ class ProgramChange:
 
     @property
     def point(self) -> tuple[str, int | None]:
-        """Counter and step at which it is made."""
+        """Counter and step of the change."""
         return self.counter, self.at
 
     @property
     def size(self) -> int:
-        """About how many bytes of its session's record are its own."""
+        """Its approximate part of its session's record, in bytes."""
         texts = (*self.values.keys(), *self.values.values(), self.reason, self.checkpoint)
         return 64 + sum(len(one.encode()) for one in texts) + sum(one.size for one in self.members)
 
     @property
     def is_set(self) -> bool:
-        """Whether it gave knobs values, in some process at least."""
+        """Whether it set knobs, at least in some process."""
         return self.kind is ChangeKind.SET and self.phase in _DECIDED
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Said:
-    """What one process said last: of the change `number` in which state, decided on for which point.
+    """Last report of one process: its state in the change `number`, decided for `point`.
 
     Attributes:
-        process: names it as long as it lives.
-        world: how many processes its replica has.
+        process: id of the process, for its lifetime.
+        world: number of processes of its replica.
         counters: its last step, by counter.
-        step_s: seconds a step takes it, by counter.
+        step_s: seconds per step, by counter.
     """
 
     rank: int
@@ -211,12 +211,12 @@ class Said:
 def decide(
     change: ProgramChange, ranks: Iterable[int], said: Iterable[Said], now: float
 ) -> ProgramChange:
-    """The change as it is next, of what its processes said; itself where that is nothing new.
+    """Advance a change by the reports of its processes; return it unchanged if they have no news.
 
     Args:
-        change: as it is; it must be open.
-        ranks: those of the attempt.
-        said: the last word of each process.
+        change: an open change.
+        ranks: of the attempt.
+        said: the last report of each process.
         now: Unix seconds, by the clock of `since`.
     """
     ranks = sorted(ranks)
@@ -257,17 +257,17 @@ def _asked(change: ProgramChange, said: list[Said], silent: list[int], now: floa
 
 
 def _at_step(change: ProgramChange, at: int, now: float) -> ProgramChange:
-    """The change, to be made at a step; not made where no program counts so far."""
+    """Schedule the change at a step; withdraw it beyond MOST_STEP."""
     if at > MOST_STEP:
         return withdrawn(change, _NO_ROOM, now)
     return replace(change, phase=ChangePhase.PREPARE, at=at, since=now)
 
 
 def _lead(said: list[Said], counter: str, tries: int) -> int:
-    """How many steps ahead of the foremost process: it should not be there before it is decided.
+    """Return the lead over the foremost process, in steps, so that it does not arrive before the decision.
 
-    By the median: processes of a gang keep step, and the one step by which each was measured may have been any.
-    User code is behind the measure: however short it says that a step is, this is a step that there can be.
+    By the median: processes of a gang keep step, and each was measured by one step, which may be an outlier.
+    The durations come from user code: however short they are, the lead is limited to MOST_STEP.
     """
     lead_s = LEAD_S * (1 << tries)
     steps = [one.step_s[counter] for one in said if one.step_s.get(counter, 0.0) > 0]
@@ -289,12 +289,12 @@ def _prepared(
         return _unheard(change, said, holding, silent, now)
     is_far = change.asked_at_step is not None and not all(one.is_paused for one in said)
     if is_far and not any(one.state is _M.WAITING for one in holding):
-        return change  # it can be withdrawn until the first is there
+        return change  # it can be withdrawn until the first process arrives
     return replace(change, phase=ChangePhase.COMMIT, since=now)
 
 
 def _too_near(change: ProgramChange, said: list[Said], late: Said, now: float) -> ProgramChange:
-    """The change with a later step, where its user named none: a process was beyond."""
+    """Choose a later step, since a process was beyond; withdraw a change with a requested step."""
     if change.asked_at_step is not None:
         return withdrawn(change, f"step {change.at:,} is over: {late.who} has passed it", now)
     if change.tries >= MOST_TRIES:
@@ -314,7 +314,7 @@ def _committed(
 
 
 def _is_over(change: ProgramChange, said: Said) -> bool:
-    """Whether nothing more is expected of the process: it made the change and went beyond, or did not."""
+    """Return whether the process is finished with the change: it made it and went on, or did not make it."""
     if said.state in _NOT_MADE or said.state is _M.DONE:
         return True
     is_here = change.kind in {ChangeKind.PAUSE, ChangeKind.CONTINUE} or said.is_paused
@@ -354,7 +354,7 @@ def _member(change: ProgramChange, said: Said) -> Member:
 
 
 def _kept(members: tuple[Member, ...]) -> tuple[Member, ...]:
-    """What is kept of processes: of too many no values, then no reasons, then first those that did not make it."""
+    """Limit the members' size: drop values, then reasons, then members, first those that made the change."""
     for less in ({}, {"knobs": ()}, {"knobs": (), "reason": ""}):
         kept = tuple(replace(one, **less) for one in members)
         if len(kept) <= MOST_MEMBERS and sum(one.size for one in kept) <= MOST_MEMBER_BYTES:
@@ -367,7 +367,7 @@ def _are_alike(members: tuple[Member, ...]) -> bool:
 
 
 def attempt_over(change: ProgramChange, said: Iterable[Said], now: float) -> ProgramChange:
-    """The change once the attempt that it was for has ended: what its processes had said stands."""
+    """Close the change after its attempt has ended, by the last reports of its processes."""
     if not change.phase.is_open:
         return change
     if change.phase is not ChangePhase.COMMIT:
@@ -377,14 +377,14 @@ def attempt_over(change: ProgramChange, said: Iterable[Said], now: float) -> Pro
 
 
 def withdrawn(change: ProgramChange, reason: str, now: float) -> ProgramChange:
-    """The change, not made."""
+    """Withdraw the change."""
     return replace(change, phase=ChangePhase.WITHDRAWN, reason=reason, ended_at=now)
 
 
 def _unheard(
     change: ProgramChange, said: list[Said], heard: list[Said], silent: list[int], now: float
 ) -> ProgramChange:
-    """The change while some were not heard; withdrawn once they had time enough."""
+    """Wait for missing reports; withdraw the change after `wait_s`."""
     if now < change.since + change.wait_s:
         return change
     there = {(one.rank, one.local_rank) for one in heard}
@@ -400,7 +400,7 @@ def _unheard(
 
 
 def _silent_ranks(ranks: list[int], said: list[Said]) -> list[int]:
-    """Replicas of which not every process was heard."""
+    """Return ranks with missing reports of processes."""
     heard = {rank: [one for one in said if one.rank == rank] for rank in ranks}
     return [
         rank for rank, there in heard.items() if len(there) < max([1, *(s.world for s in there)])
@@ -408,7 +408,7 @@ def _silent_ranks(ranks: list[int], said: list[Said]) -> list[int]:
 
 
 def _told(said: list[Said]) -> str:
-    """What processes said, each once, for people."""
+    """List the reasons of processes, each once, for people."""
     reasons: dict[str, Said] = {}
     for one in said:
         reasons.setdefault(one.reason, one)
@@ -430,7 +430,7 @@ def _no_counter(change: ProgramChange, said: list[Said]) -> str:
 
 
 def knobs_of(changes: Iterable[ProgramChange]) -> list[KnobValue]:
-    """The values of knobs that an attempt after these changes begins with, in order."""
+    """Return the initial values of knobs for an attempt after these changes, in order."""
     return [
         KnobValue(name=name, value=value, at=at, counter=counter)
         for change in changes
@@ -441,7 +441,7 @@ def knobs_of(changes: Iterable[ProgramChange]) -> list[KnobValue]:
 
 
 def made_in(changes: Iterable[ProgramChange], attempt: int) -> list[ProgramChange]:
-    """What was set in an attempt and is over, as a process that is started anew within it begins with it, in order."""
+    """Return the closed SET changes of an attempt, for a process restarted within it, in order."""
     made = (one for one in changes if one.attempt == attempt and one.is_set)
     over = [one for one in made if not one.phase.is_open]
     return [
@@ -452,5 +452,5 @@ def made_in(changes: Iterable[ProgramChange], attempt: int) -> list[ProgramChang
 
 
 def _lasting(change: ProgramChange) -> tuple[str, int | None]:
-    """Where a program that is started anew makes it: from its beginning, where it counts otherwise then."""
+    """Return its point in a restarted program: the beginning, if the counter restarts."""
     return change.point if change.counter in LASTING_COUNTERS else ("", None)

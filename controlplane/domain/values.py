@@ -1,4 +1,4 @@
-"""The values that decisions are made of. All frozen: a change makes a new one with `replace`."""
+"""Values that decisions are based on. All frozen: change them with `replace`."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ if TYPE_CHECKING:
 
 HOST_NETWORK = "host"
 NO_NETWORK = "none"
-"""How replicas of gangs reach one another on a node; anything else names a network of its own."""
+"""A node's network for replicas of gangs; any other value is the name of a separate network."""
 
 WHOLE_DEVICE = 1000
 """Thousandths in one device."""
 
 
 class Visibility(enum.IntEnum):
-    """Who beside the owner and administrators sees something; numbers are those of the contract."""
+    """Who, beside the owner and administrators, may see a thing; numbers as in the contract."""
 
     PRIVATE = 1
     TEAM = 2
@@ -30,21 +30,21 @@ class Visibility(enum.IntEnum):
 
 
 class PartAccess(enum.IntEnum):
-    """Who reads a part of a dataset; numbers are those of the contract, and each names fewer than the one before."""
+    """Who may read a part of a dataset; numbers as in the contract, each with fewer readers than the one before."""
 
     OPEN = 1
-    """Everybody who may use the dataset."""
+    """All users of the dataset."""
     OWNER = 2
-    """The owner and administrators: their sessions have it, others' do not."""
+    """The owner and administrators: only their sessions have it."""
     HIDDEN = 3
-    """No session has it: the owner and administrators fetch it by themselves."""
+    """No session has it: the owner and administrators download it."""
 
 
 class Priority(enum.IntEnum):
-    """Whose turn it is first, lowest class first; numbers are those of the contract."""
+    """Priority class, lowest first; numbers as in the contract."""
 
     IDLE = 1
-    """Opportunistic: it has what nobody else wants, and gives it back when somebody does."""
+    """Opportunistic: uses spare capacity; preempted first."""
     LOW = 2
     NORMAL = 3
     HIGH = 4
@@ -60,7 +60,7 @@ class Isolation(enum.StrEnum):
 
 
 class Network(enum.StrEnum):
-    """Which network a replica has: one of its own, or its node's."""
+    """Network of a replica: its own, or its node's."""
 
     OWN = "own"
     HOST = "host"
@@ -87,17 +87,17 @@ class Cause(enum.StrEnum):
 
     @property
     def is_platforms_fault(self) -> bool:
-        """True when the program did nothing wrong: such an attempt is repeated if retries are left."""
+        """True if the program is not at fault: the attempt is repeated if retries are left."""
         return self in {Cause.NODE_LOST, Cause.LOST_AFTER, Cause.PREEMPTED}
 
     @property
     def may_not_recur(self) -> bool:
-        """True when nothing ran, and the next attempt may have what this one could not."""
+        """True if nothing ran, and the next attempt may succeed."""
         return self in {Cause.DATA_FAILED, Cause.PORT_TAKEN, Cause.NODE_REFUSED}
 
 
 class HeldCause(enum.StrEnum):
-    """Why a session is held; see nsml.v1.HeldCause. Its words: nsml/spec/held_causes.py."""
+    """Why a session is held; see nsml.v1.HeldCause. Its texts: nsml/spec/held_causes.py."""
 
     START_FAILURES = "START_FAILURES"
     NODE_LOSSES = "NODE_LOSSES"
@@ -105,12 +105,12 @@ class HeldCause(enum.StrEnum):
 
     @classmethod
     def of_bad_attempts(cls, last: Cause) -> HeldCause:
-        """Why one is held for its bad attempts. The last decides: its end is what the session shows."""
+        """Return the cause for bad attempts. The last one decides: the session shows its end."""
         return cls.START_FAILURES if last.may_not_recur else cls.NODE_LOSSES
 
 
 class OriginKind(enum.StrEnum):
-    """How a session came from another one; see nsml.v1.OriginKind."""
+    """How a session was derived from another one; see nsml.v1.OriginKind."""
 
     RERUN = "RERUN"
     FORK = "FORK"
@@ -120,7 +120,7 @@ class OriginKind(enum.StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Origin:
-    """The session that another one came from, by its id and the name that it had; it may be removed since."""
+    """The source of a derived session, by its id and its name then; it may be removed since."""
 
     kind: OriginKind
     session_id: str
@@ -129,7 +129,7 @@ class Origin:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class InitialCheckpoint:
-    """What the first attempt of a session loads: saved by another session, by its id and the name that it had."""
+    """The checkpoint that a session's first attempt loads: of another session, by its id and its name then."""
 
     session_id: str
     name: str
@@ -140,9 +140,9 @@ class InitialCheckpoint:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class After:
-    """A session that ends before another one is queued, by its id and the name that it had.
+    """A session that must end before another one is queued, by its id and its name then.
 
-    `is_any`: however it ends; otherwise it has to succeed.
+    `is_any`: any end will do; otherwise it has to succeed.
     """
 
     session_id: str
@@ -152,7 +152,7 @@ class After:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ImportedFrom:
-    """The session of another platform that one was restored from, as text; `restored_at` in Unix seconds."""
+    """The source of a session restored from another platform, as text; `restored_at` in Unix seconds."""
 
     platform: str
     session_id: str
@@ -163,7 +163,7 @@ class ImportedFrom:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GitFacts:
-    """The commit of a session's code, as its user's client said. `is_dirty` None: not known."""
+    """The commit of a session's code, reported by its user's client. `is_dirty` None: unknown."""
 
     commit: str
     branch: str = ""
@@ -173,7 +173,7 @@ class GitFacts:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Resources:
-    """Capacity, asked for or held. GPU and CPU in thousandths of a device or core, memory in bytes."""
+    """Capacity, requested or held. GPU and CPU in thousandths of a device or core, memory in bytes."""
 
     gpu_thousandths: int = 0
     cpu_thousandths: int = 0
@@ -190,7 +190,7 @@ class Limits:
 
 
 class Keeping(enum.StrEnum):
-    """How a node keeps one limit of its sessions; see nsml.v1.Keeping."""
+    """How a node enforces one limit of its sessions; see nsml.v1.Keeping."""
 
     UNSPECIFIED = "UNSPECIFIED"
     NONE = "NONE"
@@ -200,7 +200,7 @@ class Keeping(enum.StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KeptLimits:
-    """How a node keeps each limit; `note` says why not by the kernel."""
+    """How a node enforces each limit; `note`: why the kernel does not."""
 
     memory: Keeping = Keeping.UNSPECIFIED
     cpus: Keeping = Keeping.UNSPECIFIED
@@ -213,9 +213,8 @@ class KeptLimits:
 class Device:
     """One GPU of a node.
 
-    `withheld` says why nothing new is placed on it; empty: it is offered. `parent_uuid` names the
-    device that a MIG instance is a part of. Versions are those of its driver, and of the newest CUDA that this runs;
-    "": not known.
+    `withheld`: why nothing new is placed on it; empty: it is offered. `parent_uuid`: the device that
+    contains a MIG instance. Versions: of its driver, and of the newest CUDA for that driver; "": unknown.
     """
 
     uuid: str
@@ -231,7 +230,7 @@ class Device:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DeviceShare:
-    """Some thousandths of a device."""
+    """A share of a device, in thousandths."""
 
     uuid: str
     thousandths: int
@@ -239,10 +238,10 @@ class DeviceShare:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DatasetVersion:
-    """A dataset version as a session uses it: mounted at /data/NAME or, `streamed`, read over S3 and not fetched.
+    """A dataset version in a session: mounted at /data/NAME or, if `streamed`, read over S3 and not fetched.
 
-    `folder`: in place of NAME, "" for that. `in_place`: the folder of the node that has its files; "": they are in the
-    object store. `size_bytes`: of its files; 0: not known.
+    `folder`: replaces NAME; "": NAME. `in_place`: the node's folder with its files; "": they are in the object store.
+    `size_bytes`: of its files; 0: unknown.
     """
 
     owner: str
@@ -256,29 +255,29 @@ class DatasetVersion:
 
     @property
     def fetched_bytes(self) -> int:
-        """What a node that runs the session has of it on its disk."""
+        """Its bytes on the disk of the session's node."""
         return 0 if self.streamed or self.in_place else self.size_bytes
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Stock:
-    """What a node has of what sessions need, and how fast it fetches more, as its agent says.
+    """Dataset versions and images cached on a node, and its fetch rate, as its agent reports.
 
-    `things` are bytes by the digest of a dataset version, or by the whole reference of an image; the two never look
-    alike. `bytes_per_s` 0: it has fetched nothing by which that could be told.
+    `things`: bytes by the digest of a dataset version, or by the whole reference of an image; the two never look
+    alike. `bytes_per_s` 0: unknown, since it has fetched too little.
     """
 
     things: Mapping[str, int] = field(default_factory=lambda: MappingProxyType({}))
     bytes_per_s: float = 0.0
 
     def images(self) -> dict[str, int]:
-        """Bytes of images by whole reference, which has a tag or a digest behind a colon."""
+        """Return bytes of images by whole reference, which has a tag or a digest after a colon."""
         return {name: size for name, size in self.things.items() if ":" in name}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RegistryLogin:
-    """A user's login at a registry of images; `version` is another one for each that was set."""
+    """A user's login at an image registry; `version` changes whenever it is set."""
 
     registry: str
     user: str
@@ -288,7 +287,7 @@ class RegistryLogin:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SecretUse:
-    """A secret of the session's owner, and the variable of its program that holds it."""
+    """A secret of the session's owner, and its environment variable in the program."""
 
     name: str
     variable: str
@@ -298,17 +297,17 @@ class SecretUse:
 class SessionSpec:
     """What to run; immutable. `entry` or `argv`, never both. 0 in a duration: none or never.
 
-    `preemptible`: its owner allows it to be ended without a save. `gpu_model` and `pod` keep it to
-    devices of that model (see `domain.models`) and to nodes of that pod; "": any. `network` keeps it to
-    nodes that give its replicas that one; None: any. `refresh_environment`: what nodes built from its
-    requirements before it was submitted is built anew. `labels` are its user's to group sessions by.
-    `initial_checkpoint` None: its first attempt begins anew. `after`: the sessions that end before it is queued.
-    `keep_checkpoints`: see nsml.spec.checkpoint_retention; "": all. `environment_lock`: digest of the packages that are
-    installed; "": what the requirements lead to. `output_datasets`: see nsml.spec.output_datasets. `allow_changed_data`:
-    it starts although files of a dataset in place have changed. `keep_files`: what its attempts leave in their
-    working folder becomes an artifact; `no_keep_files`: it does not, whatever the platform's default is, and
-    `keep_files_by_default`: it asks for neither, and it does. `dockerfile`: path in the code of what its image is built from, with `build_arguments`; "": it is `image`.
-    `needs_conda`: its code lists packages of conda.
+    `preemptible`: its owner allows preemption without a checkpoint. `gpu_model` and `pod` restrict it to
+    devices of that model (see `domain.models`) and to nodes of that pod; "": any. `network` restricts it to
+    nodes that offer its replicas that one; None: any. `refresh_environment`: nodes rebuild environments of its
+    requirements that are older than its submission. `labels`: its user's, to group sessions.
+    `initial_checkpoint` None: its first attempt starts from scratch. `after`: sessions that must end before it is
+    queued. `keep_checkpoints`: see nsml.spec.checkpoint_retention; "": all. `environment_lock`: digest of the packages
+    to install; "": resolve the requirements. `output_datasets`: see nsml.spec.output_datasets. `allow_changed_data`:
+    start although files of a dataset in place have changed. `keep_files`: the files left in its attempts' working
+    folders become an artifact; `no_keep_files`: never; `keep_files_by_default`: it requests neither, and the default
+    is to keep them. `dockerfile`: path in the code of its image's Dockerfile, with `build_arguments`; "": use `image`.
+    `needs_conda`: its code lists conda packages.
     """
 
     entry: str = ""
@@ -350,20 +349,20 @@ class SessionSpec:
 
     @property
     def keeps_files(self) -> bool:
-        """Whether what its attempts leave in their working folder is kept."""
+        """Whether files left in its attempts' working folders are kept."""
         return self.keep_files or self.keep_files_by_default
 
     @property
     def may_be_preempted(self) -> bool:
-        """Whether it may be ended without a save: its owner says so, or its class implies it."""
+        """Whether it may be preempted without a checkpoint: by its owner's choice, or by its class."""
         return self.preemptible or self.priority is Priority.IDLE
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Exit:
-    """How one replica ended, as its node saw it. Times in Unix seconds, 0 when it never ran.
+    """How one replica ended, as its node reports. Times in Unix seconds, 0 if it never ran.
 
-    `memory_peak_bytes`: the most that it used at one time, 0 where nobody measured it.
+    `memory_peak_bytes`: its highest memory use, 0 if not measured.
     """
 
     cause: Cause
@@ -379,9 +378,9 @@ class Exit:
 class Replica:
     """One member of the gang of the current attempt. `started_at` 0: it is not known to have run.
 
-    `exit` was heard of at `heard_at`, by the leader's clock. `is_near_data`: it was placed there, and not on a node
-    as good, since less of its data had to be fetched. `waiting`: what it waits for while it is prepared, for people.
-    `image`: that of its container, by digest. `python_version`: of the Python that its node gave it; "" in containers.
+    `exit` was reported at `heard_at`, by the leader's clock. `is_near_data`: its node was preferred to an equal one,
+    since less of its data had to be fetched. `waiting`: what it waits for during preparation, for people.
+    `image`: its container's, by digest. `python_version`: of its node's Python; "" in containers.
     """
 
     rank: int
@@ -410,11 +409,11 @@ class End:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Stop:
-    """A durable request that a session ends.
+    """A durable request to end a session.
 
-    `notice_s`: so long before SIGTERM a program that can save is told to; 0: it is not told.
-    `came_first`: no replica had ended badly when a user asked for it. `asked_at`: since when notice and grace
-    count, Unix seconds by the clock that decisions go by; 0: of a version that did not note it.
+    `notice_s`: seconds before SIGTERM at which a program that can save is asked to; 0: it is not asked.
+    `came_first`: no replica had failed when a user requested it. `asked_at`: start of notice and grace, Unix
+    seconds by the clock for decisions; 0: of a version that did not record it.
     """
 
     grace_s: float
@@ -427,16 +426,16 @@ class Stop:
 
     @property
     def ends_by(self) -> float:
-        """When what it stops is gone at the latest, Unix seconds; 0: not known."""
+        """Latest end of the stopped session's processes, Unix seconds; 0: unknown."""
         return self.asked_at and self.asked_at + self.notice_s + self.grace_s
 
     def text(self, when: str = "") -> str:
-        """Who asked, and why: `stopped by kim: too slow`; `when` follows the name."""
+        """Say who requested it, and why: `stopped by kim: too slow`; `when` follows the name."""
         who = " ".join(filter(None, ("stopped by", self.asked_by, when)))
         return f"{who}: {self.reason}" if self.reason else who
 
     def since(self, now: float, earlier: Stop | None = None) -> Stop:
-        """The same, asked now. It lengthens nothing: in place of an earlier one it ends no later than that."""
+        """Return it as requested now, but ending no later than the earlier one that it replaces."""
         if earlier is None or not earlier.asked_at:
             return replace(self, asked_at=now)
         return replace(self, asked_at=min(now, earlier.ends_by - self.notice_s - self.grace_s))
@@ -444,10 +443,10 @@ class Stop:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Progress:
-    """What a session would lose by being moved, as its rank 0 says: known to within half a minute.
+    """What a session would lose by a move, as its rank 0 reports: accurate to half a minute.
 
-    `is_resumable`: another attempt can go on from what it saves. `saved_at`: Unix seconds, by the
-    leader's clock, of its newest checkpoint; 0: it has saved none.
+    `is_resumable`: another attempt can resume from its checkpoints. `saved_at`: Unix seconds, by the
+    leader's clock, of its newest checkpoint; 0: there is none.
     """
 
     is_resumable: bool = False
@@ -455,13 +454,13 @@ class Progress:
 
     @property
     def can_go_on(self) -> bool:
-        """Whether another attempt would find something to go on from."""
+        """Whether another attempt could resume from a checkpoint."""
         return self.is_resumable and self.saved_at > 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HeldDevice:
-    """Some thousandths of a device of a node."""
+    """A share of a device of a node, in thousandths."""
 
     node: str
     uuid: str
@@ -470,10 +469,10 @@ class HeldDevice:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Usage:
-    """What was measured of the devices of a session while it held them, each by its share.
+    """Measured use of a session's devices while it held them, each by its share.
 
     Attributes:
-        utilization: mean, percent; None where devices do not tell.
+        utilization: mean, percent; None if devices do not report it.
         utilization_peak, memory_peak: highest of any device, percent and bytes.
     """
 
@@ -485,7 +484,7 @@ class Usage:
 
 
 class EpisodeKind(enum.StrEnum):
-    """What is made of devices that are held: hardly anything, or nothing could be."""
+    """How held devices are wasted: hardly used, or unusable."""
 
     IDLE = "IDLE"
     ZOMBIE = "ZOMBIE"
@@ -493,7 +492,7 @@ class EpisodeKind(enum.StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Episode:
-    """A time in which a session made nothing of its devices. Unix seconds; `until` 0: it stands."""
+    """A time in which a session wasted its devices. Unix seconds; `until` 0: it is ongoing."""
 
     kind: EpisodeKind
     since: float
@@ -503,14 +502,14 @@ class Episode:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EndedAttempt:
-    """What one attempt is charged for: `held_s` seconds of `gpu_thousandths`.
+    """An ended attempt and its charge: `held_s` seconds of `gpu_thousandths`.
 
     `nodes` ran its replicas, by rank: their agents may still send its records. `reason` is for people:
-    for whom it gave way ("gives way to kim/mnist/12 (high)"), or what went wrong. `devices` are what it
-    held, empty where that is not known any more. `simulated`: any of them was. `gpu_models` are thousandths of
-    GPUs by model, which add up to `gpu_thousandths`; empty of versions before they were kept. `durable_until`:
-    when its newest durable checkpoint was saved, by our clock and never after `ended_at`; 0: none is durable.
-    `driver_versions` and `python_versions`, each once: of its GPUs, and of the Python that nodes gave its replicas.
+    the cause of a preemption ("gives way to kim/mnist/12 (high)"), or the failure. `devices`: the devices
+    that it held, empty if no longer known. `simulated`: any of them was. `gpu_models`: thousandths of GPUs by
+    model, which add up to `gpu_thousandths`; empty of versions that did not record them. `durable_until`: when its
+    newest durable checkpoint was saved, by our clock and never after `ended_at`; 0: there is none.
+    `driver_versions`, `python_versions`: of its GPUs, and of its nodes' Python for its replicas, each once.
     """
 
     number: int
@@ -533,7 +532,7 @@ class EndedAttempt:
 class Durable:
     """When the newest durable checkpoint of an attempt was saved, Unix seconds by our clock.
 
-    `Progress.saved_at` is sooner: that checkpoint may be on its node only, and lost with it.
+    `Progress.saved_at` is set sooner: that checkpoint may be on its node only, and lost with it.
     """
 
     attempt: int
@@ -542,9 +541,9 @@ class Durable:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Resume:
-    """From which checkpoint an attempt goes on, and its content then; "": it begins anew.
+    """The checkpoint that an attempt resumes from, and its digest then; "": it starts from scratch.
 
-    It is settled once an attempt, so that all replicas of a gang go on from the same, whatever is saved meanwhile.
+    Decided once per attempt, so that all replicas of a gang resume from the same one, whatever is saved meanwhile.
     """
 
     attempt: int
@@ -556,13 +555,12 @@ class Resume:
 class Session:
     """A session. `attempt` counts from 1 and is 0 before the first placement.
 
-    `settling` are the ranks of an ended attempt of which what they saved may still be on its way, while
-    the session is queued again and `not_before` makes it wait for that. `avoids` are the devices, by
-    uuid, and the nodes on which nothing of it is placed any more: its attempts ended there by their fault.
-    `usage` is measured once, when it has ended and is moved to the catalogue. `episodes` are the newest times
-    in which it made nothing of its devices, oldest first (`domain/idle.py`). `resume` and
-    `durable` may be an earlier attempt's. `held_cause` is set while it is HELD, and only then. `changes` are those of its
-    running programs, of all attempts, oldest first; only the last one may be open.
+    `settling`: ranks of an ended attempt whose checkpoints may still be in transfer, while the session is
+    requeued and waits for them until `not_before`. `avoids`: devices, by uuid, and nodes where it is not
+    placed any more: its attempts ended there by their fault. `usage` is measured once, when it has ended and
+    is moved to the catalogue. `episodes`: the newest times in which it wasted its devices, oldest first
+    (`domain/idle.py`). `resume` and `durable` may be an earlier attempt's. `held_cause` is set only while it is
+    HELD. `changes`: of its running programs, of all attempts, oldest first; only the last one may be open.
     """
 
     id: str
@@ -603,12 +601,12 @@ class Session:
 
     @property
     def change(self) -> ProgramChange | None:
-        """How its running programs are changed now; None: they are not."""
+        """The open change of its running programs; None: there is none."""
         last = self.changes[-1] if self.changes else None
         return last if last is not None and last.phase.is_open else None
 
     def with_change(self, change: ProgramChange) -> Session:
-        """The session with its last change as it is now."""
+        """Replace the last change."""
         return replace(self, changes=(*self.changes[:-1], change))
 
     @property
@@ -618,16 +616,16 @@ class Session:
 
     @property
     def is_simulated(self) -> bool:
-        """True when any device that it holds or held is simulated: what it reported stays after it left them."""
+        """True if any device that it holds or held is simulated: its reports stay after it released them."""
         held = any(device.simulated for replica in self.replicas for device in replica.devices)
         return held or any(one.simulated for one in self.attempts)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Drain:
-    """An administrator's word that a node takes nothing new.
+    """An administrator's request that a node accepts no new sessions.
 
-    What runs there ends by itself, or is moved from `move_at` (Unix seconds) on; 0: never.
+    Sessions there end by themselves, or are moved from `move_at` (Unix seconds) on; 0: never.
     """
 
     asked_by: str = ""
@@ -638,11 +636,11 @@ class Drain:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Fence:
-    """An administrator's word that what a node ran in the boot `boot_id` is gone.
+    """An administrator's statement that all replicas of a node's boot `boot_id` are gone.
 
-    It stands until the machine was started again, or its agent has ended all that it still ran.
-    `replicas` are those that were given up (session id, attempt, rank): their sessions may have been
-    removed by the time that the agent is back.
+    It is in force until the machine was rebooted, or its agent has ended all its running replicas.
+    `replicas`: those given up (session id, attempt, rank): their sessions may have been removed by the
+    time the agent is back.
     """
 
     boot_id: str
@@ -654,9 +652,9 @@ class Fence:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PlacedAs:
-    """What a node's agent knows of one of its replicas: words for people, nothing is decided by them.
+    """A node agent's description of a replica, for people; no decision depends on it.
 
-    `started_at` is in Unix seconds; 0: its program has not started, or nobody knows when.
+    `started_at`: Unix seconds; 0: its program has not started, or at an unknown time.
     """
 
     session_name: str = ""
@@ -666,15 +664,15 @@ class PlacedAs:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Hold:
-    """A node obeyed orders, or runs replicas, that this store never had: it was restored from a copy.
+    """A node obeyed orders, or runs replicas, that this store never had: the store was restored from a copy.
 
     Nothing is started, stopped or given up there until an administrator has lifted it.
 
     Attributes:
         term, revision: of the newest orders that its agent obeyed.
-        replicas: which run there and were never placed there: session id, attempt, rank.
-        foreign: what the agent says of the first of them.
-        lifted_by: the administrator who said that these may be stopped, and those orders forgotten.
+        replicas: run there, but were never placed there: session id, attempt, rank.
+        foreign: the agent's descriptions of the first of them.
+        lifted_by: the administrator who allowed to stop these and to forget those orders.
     """
 
     found_at: float = 0.0
@@ -686,16 +684,16 @@ class Hold:
 
     @property
     def stands(self) -> bool:
-        """Whether nothing may be ordered there."""
+        """Whether orders to the node are forbidden."""
         return not self.lifted_by
 
     @property
     def is_of_orders(self) -> bool:
-        """Whether its agent obeyed what this store never had: that does not end by itself."""
+        """Whether its agent obeyed orders that this store never had: that does not end by itself."""
         return bool(self.term or self.revision)
 
     def without(self, key: tuple[str, int, int]) -> Hold:
-        """The same once that replica runs no more."""
+        """Remove a replica that no longer runs."""
         return replace(
             self,
             replicas=self.replicas - {key},
@@ -703,7 +701,7 @@ class Hold:
         )
 
     def covers(self, other: Hold) -> bool:
-        """Whether nothing in `other` goes beyond what is known here."""
+        """Return whether this hold includes all of `other`."""
         return (other.term, other.revision) <= (self.term, self.revision) and (
             other.replicas <= self.replicas
         )
@@ -711,7 +709,7 @@ class Hold:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Node:
-    """A machine as it registered last. `capacity` is what sessions may use in sum."""
+    """A machine, as last registered. `capacity` is for all its sessions together."""
 
     name: str
     boot_id: str
@@ -724,25 +722,25 @@ class Node:
     owner: str = ""
     device_note: str = ""
     only_owner: str = ""
-    """Why its agent cannot keep users apart; "" when it can, or runs sessions without isolation."""
+    """Why its agent cannot isolate users; "" if it can, or runs sessions without isolation."""
     gang_network: str = HOST_NETWORK
     networks: tuple[Network, ...] = ()
-    """What sessions that are no gangs may ask for there, in the order of Network; none where its agent
-    would not look at that."""
+    """Networks that sessions of one replica may request there, in the order of Network; none if its agent ignores
+    the request."""
     isolation_note: str = ""
     setting_note: str = ""
     not_ready: str = ""
-    """Why its agent can start no sessions now; "" when it can."""
+    """Why its agent cannot start sessions now; "" if it can."""
     engine_note: str = ""
-    """What a restart of its container engine does to its sessions; "" where they outlive it."""
+    """Effect of a restart of its container engine on its sessions; "" if they outlive it."""
     shared_roots: tuple[str, ...] = ()
-    """Folders below which it can mount datasets in place."""
+    """Folders whose datasets it can mount in place."""
     abilities: tuple[str, ...] = ()
-    """What its agent can be asked: names of `Ability`."""
+    """Abilities of its agent: names of `Ability`."""
     python_version: str = ""
-    """Of the Python that programs get there; "" with containers, or of an agent that does not say."""
+    """Of the Python for programs there; "" with containers, or if the agent does not report it."""
     data_bytes: int = 0
-    """What its disk can hold of datasets at most; 0: not known."""
+    """Maximum bytes of datasets on its disk; 0: unknown."""
     registered_at: float = 0.0
     limits: KeptLimits = field(default_factory=KeptLimits)
     drain: Drain | None = None
@@ -751,7 +749,7 @@ class Node:
 
     @property
     def closed_by(self) -> str:
-        """Why it takes no sessions, beside silence: "fenced", "held", "drained", "not ready"; "" when it does."""
+        """Why it accepts no sessions, ignoring silence: "fenced", "held", "drained", "not ready"; "" if it does."""
         if self.fence is not None:
             return "fenced"
         if self.hold is not None:
@@ -762,19 +760,19 @@ class Node:
 
     @property
     def builds_conda(self) -> bool:
-        """Whether packages of conda can be installed there."""
+        """Whether conda packages can be installed there."""
         return "CONDA" in self.abilities
 
     def holds_data(self, size: int) -> bool:
-        """Whether so many bytes of datasets would fit on its disk, were nothing else there; also where that is not known."""
+        """Return whether so many bytes of datasets fit on its empty disk; True if unknown."""
         return not self.data_bytes or size <= self.data_bytes
 
     def shares(self, path: str) -> bool:
-        """Whether it can mount a dataset in place there."""
+        """Return whether it can mount a dataset in place at this path."""
         return any(f"{path}/".startswith(f"{root.rstrip('/')}/") for root in self.shared_roots)
 
     def networks_for(self, replica_count: int) -> tuple[Network, ...]:
-        """The networks that the replicas of a session may have there, where it asks for one."""
+        """Return the networks that a session may request there for its replicas."""
         if replica_count == 1:
             return self.networks
         if self.gang_network == NO_NETWORK:
@@ -784,7 +782,7 @@ class Node:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AllocatedReplica:
-    """One replica that a node is to run: the order and the allocation are this one record."""
+    """One replica that a node is to run: both the order and the allocation."""
 
     session_id: str
     attempt: int
@@ -802,13 +800,13 @@ class AllocatedReplica:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Allocation:
-    """Everything that one node is to run."""
+    """All replicas that a node is to run."""
 
     node: str
     replicas: tuple[AllocatedReplica, ...] = ()
 
     def held_thousandths(self) -> dict[str, int]:
-        """How much of each device is held, by uuid."""
+        """Return the held thousandths of each device, by uuid."""
         held: dict[str, int] = {}
         for replica in self.replicas:
             for share in replica.devices:
@@ -821,7 +819,7 @@ DAY_S = 86_400
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Quota:
-    """How much at once; 0: no bound. GPU and CPU in thousandths, memory in bytes."""
+    """Limits at one time; 0: no limit. GPU and CPU in thousandths, memory in bytes."""
 
     gpu_thousandths: int = 0
     cpu_thousandths: int = 0
@@ -831,9 +829,9 @@ class Quota:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Budget:
-    """How much in a period: GPU-seconds, more than 0, in each `period_days` from `anchor` on.
+    """Limit per period: GPU-seconds, more than 0, per `period_days`.
 
-    `anchor`: Unix seconds of the beginning of one period; those before and after follow from it.
+    `anchor`: Unix seconds of the beginning of one period; it fixes all others.
     """
 
     gpu_seconds: float
@@ -841,7 +839,7 @@ class Budget:
     anchor: float
 
     def period(self, now: float) -> tuple[float, float]:
-        """The period in which an instant lies: from, until; Unix seconds."""
+        """Return the period that contains an instant: from, until; Unix seconds."""
         length = self.period_days * DAY_S
         since = self.anchor + (now - self.anchor) // length * length
         return since, since + length
@@ -849,18 +847,18 @@ class Budget:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Project:
-    """What sessions count for: members, and what they may have together.
+    """A project, to which sessions are charged: its members, and their limits.
 
     Attributes:
-        owner: a member who says who the others are; "": administrators do.
-        members: users by name, the owner among them.
-        created_at: Unix seconds; what was used before counts for no budget.
+        owner: a member who manages the members; "": administrators do.
+        members: users by name, including the owner.
+        created_at: Unix seconds; earlier use is not charged to a budget.
         quota, member_quota: of all members together, and of each.
         weight: of its fair share, more than 0.
         most_priority: the highest class that its sessions may have.
-        keep_checkpoints: of its sessions that name nothing; "": as the platform has it.
-        kept_bytes: what the object store may keep for it; 0: no limit.
-        keep_files: "on" or "off", of its sessions that ask for nothing; "": as the platform has it.
+        keep_checkpoints: default for its sessions; "": the platform's.
+        kept_bytes: limit of its bytes in the object store; 0: no limit.
+        keep_files: "on" or "off", default for its sessions; "": the platform's.
     """
 
     name: str
@@ -877,7 +875,7 @@ class Project:
     keep_files: str = ""
 
     def period(self, now: float) -> tuple[float, float]:
-        """What of its budget's period is its own: (0, 0) without a budget."""
+        """Return its budget's period, from its creation on; (0, 0) without a budget."""
         if self.budget is None:
             return 0.0, 0.0
         since, until = self.budget.period(now)
@@ -886,9 +884,9 @@ class Project:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Used:
-    """What a project has used of its budget since `since`, ended and live; as of one instant.
+    """A project's use of its budget since `since`, by ended and live sessions; as of one instant.
 
-    In whole GPU-thousandths times milliseconds, so that no order of adding matters.
+    In whole GPU-thousandths times milliseconds, so that sums do not depend on their order.
     """
 
     project: str
@@ -903,4 +901,4 @@ class Used:
 
 
 GPU_UNITS = WHOLE_DEVICE * 1000
-"""In one GPU-second."""
+"""Units per GPU-second."""
