@@ -1,4 +1,4 @@
-"""What goes where: `ClusterIndex.plan(now) -> Plan`, kept by changes. Pure; see README.md."""
+"""The scheduler: `ClusterIndex.plan(now) -> Plan`, updated by changes. Pure; see README.md."""
 
 from controlplane.scheduler.cluster import Cluster
 from controlplane.scheduler.fit import Request, request_of

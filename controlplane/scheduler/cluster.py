@@ -1,4 +1,4 @@
-"""What is free and who waits, as the scheduler keeps it: changed by what happens alone."""
+"""The scheduler's model of free capacity and queued sessions: updated only by changes of the cluster."""
 
 from __future__ import annotations
 
@@ -41,9 +41,9 @@ if TYPE_CHECKING:
 
 
 class Kept(NamedTuple):
-    """Nodes that are kept for a session, and who still has to leave them.
+    """Nodes that are kept for a session, and the victims that still have to leave them.
 
-    `are_moved`: they go on at once elsewhere (see defragmentation.py).
+    `are_moved`: the victims resume at once elsewhere (see defragmentation.py).
     """
 
     nodes: tuple[str, ...]
@@ -52,7 +52,7 @@ class Kept(NamedTuple):
 
     @property
     def words(self) -> str:
-        """What the session is told."""
+        """The explanation for the session."""
         count = len(self.victims)
         if not count:
             return "those that leave already make room for it"
@@ -63,25 +63,25 @@ class Kept(NamedTuple):
 
 
 class Cluster:
-    """Records and what follows from each, and nothing of what is decided by them.
+    """Records and their indexes, without decisions.
 
     Attributes:
-        rules: of giving way.
+        rules: of preemption.
         revision: of the newest change.
-        edits: how often a session, a node, an allocation or a project was another one.
-        rooms: what is free on each node.
-        queue: who waits.
-        entitlements: who holds what, and what each may.
-        locality: which nodes have what data.
-        arrivals: the mix of requests that are submitted.
-        yielders: who may be asked to give way.
-        ends: when what runs ends at the latest.
+        edits: counts changes of sessions, nodes, allocations and projects.
+        rooms: free capacity of each node.
+        queue: waiting sessions.
+        entitlements: use and limits of accounts.
+        locality: cached data of nodes.
+        arrivals: the mix of submitted requests.
+        yielders: preemption candidates.
+        ends: latest ends of running sessions.
         holding: reservations.
-        kept: by session, the nodes on which others give way to it.
-        moves: the places of those that move for others.
-        started: those in a plan that is carried out now.
-        come: those that came into the queue since `newcomers` was asked last.
-        unready: those that were to start and could not yet, until something else is heard of them.
+        kept: by session, the nodes on which others are preempted for it.
+        moves: the places of moving sessions.
+        started: sessions in a plan that is being committed.
+        come: sessions queued since the last call of `newcomers`.
+        unready: sessions that could not start yet, until their next change.
     """
 
     def __init__(self, rules: Rules = RULES) -> None:
@@ -103,12 +103,12 @@ class Cluster:
         self.unready: set[str] = set()
         self._highest: dict[str, Priority] = {}
         self._above: dict[str, Session] = {}
-        """Those who asked for a higher class than their project may have by now, as they asked."""
+        """Sessions that requested a higher class than their project may have by now, as requested."""
         self._allocations: dict[str, Allocation] = {}
         self._silent: set[str] = set()
 
     def apply(self, changes: Iterable[Change], *, revision: int = 0) -> None:
-        """Take what has happened."""
+        """Apply changes."""
         for change in changes:
             # Nearly all are of these two kinds, and an if costs less than a match.
             if isinstance(change, SessionChanged):
@@ -134,7 +134,7 @@ class Cluster:
                 self._remove(session_id)
             case ProjectChanged() | ProjectRemoved() | UsedChanged() | PastChanged():
                 self.entitlements.apply(change)
-                # What was used is told anew all the time; where a budget begins again its project is told, too.
+                # Use is updated all the time; a new period of a budget also changes its project.
                 self.edits += isinstance(change, ProjectChanged | ProjectRemoved)
                 if isinstance(change, ProjectChanged):
                     self._bound(change.project.name, change.project.most_priority)
@@ -162,7 +162,7 @@ class Cluster:
                     self._set_node(room.node)
 
     def _bound(self, name: str, highest: Priority) -> None:
-        """Sessions of a project are of no higher class; costs a look at all that wait where it was another one."""
+        """Limit the class of a project's sessions; a changed limit costs a pass over the queue."""
         if self._highest.get(name, Priority.HIGH) == highest:
             return
         self._highest[name] = highest
@@ -172,12 +172,12 @@ class Cluster:
         for session in {one.id: one for one in here if (one.project or one.owner) == name}.values():
             counted = self._counted(self._above.get(session.id, session))
             if counted != session:
-                # What is held for it is held as for one of its class.
+                # Its reservation was for its former class.
                 self.holding.drop(session.id)
                 self.take(counted)
 
     def _counted(self, session: Session) -> Session:
-        """A session of the class that it has: what it asked for, or the highest of its project if that is lower."""
+        """Return the session in its effective class: the requested one, or its project's highest if that is lower."""
         if not (self._highest or self._above):
             return session
         highest = self._highest.get(session.project or session.owner)
@@ -188,19 +188,19 @@ class Cluster:
         return replace(session, spec=replace(session.spec, priority=highest))
 
     def is_lowered(self, session: Session) -> bool:
-        """Whether a session is of the highest class of its project, and asked for a higher one."""
+        """Return whether a session was lowered to the highest class of its project."""
         highest = self._highest.get(session.project or session.owner)
         return session.id in self._above and session.spec.priority == highest
 
     def take(self, session: Session) -> None:
-        """A session is as it says: it waits, holds devices, or has ended."""
+        """Update a session: it waits, holds devices, or has ended."""
         self.edits += 1
         self.unready.discard(session.id)
         if session.state is SessionState.QUEUED:
             self.ends.heard(session.id)
             planned = self.started.get(session.id)
             if planned is not None and planned.attempt == session.attempt:
-                # It is on its way.
+                # Its placement is being committed.
                 self.started[session.id] = session
             else:
                 self.started.pop(session.id, None)
@@ -223,7 +223,7 @@ class Cluster:
             self._remove(session.id)
 
     def _remove(self, session_id: str) -> None:
-        """A session neither waits nor holds anything any more."""
+        """Remove a session that neither waits nor holds anything."""
         self.edits += 1
         self.ends.heard(session_id)
         self.queue.remove(session_id)
@@ -236,14 +236,14 @@ class Cluster:
         self._leaves(session_id)
 
     def put_off(self, session_id: str, until: float) -> None:
-        """Have one that waits, and cannot start yet, wait until then, Unix seconds, where nobody waits for it."""
+        """Postpone a queued session that cannot start yet, until Unix seconds `until`; nodes are not held for it."""
         session = self.queue.get(session_id)
         if session is not None:
             self.unready.add(session_id)
             self.queue.add(replace(session, not_before=until))
 
     def _learn(self, session: Session) -> None:
-        """Let a new session count for the mix of requests by which rooms are scored."""
+        """Add a new session to the mix of requests, by which rooms are scored."""
         claim = claim_of(request_of(session.owner, session.spec))
         count = session.spec.replica_count
         shape = Shape(
@@ -258,7 +258,7 @@ class Cluster:
             self.rooms.score(Fragmentation(self.arrivals.mix))
 
     def _leaves(self, session_id: str) -> None:
-        """A session holds nothing any more: who waited for that looks again."""
+        """Note that a session holds nothing any more, for sessions that wait for it to leave."""
         self.yielders.drop(session_id)
         for kept in self.kept.values():
             kept.victims.discard(session_id)
@@ -272,36 +272,36 @@ class Cluster:
             self.queue.reshape()
 
     def keep(self, session_id: str, kept: Kept) -> None:
-        """Offer nodes to one session alone."""
+        """Offer nodes to one session only."""
         self.kept[session_id] = kept
         for node in kept.nodes:
             self.rooms.keep(node, session_id)
 
     def let_go(self, session_id: str) -> None:
-        """What was kept for a session is everybody's again."""
+        """Offer the nodes kept for a session to all again."""
         for node in self.kept.pop(session_id).nodes:
             self.rooms.keep(node, "")
 
     def queued(self) -> Iterator[Session]:
-        """All that wait, in no order."""
+        """Iterate over waiting sessions, unordered."""
         return self.queue.sessions()
 
     def nodes(self) -> list[str]:
-        """The names of all nodes."""
+        """List the names of all nodes."""
         return [room.node.name for room in self.rooms.known()]
 
     def projects(self) -> list[str]:
-        """The names of all projects that have a record."""
+        """List the names of all projects with a record."""
         return self.entitlements.projects()
 
     def newcomers(self) -> list[str]:
-        """Those that came into the queue since this was asked last, and still wait."""
+        """List sessions queued since the last call that still wait."""
         come = list(self.come)
         self.come.clear()
         return [one for one in come if one in self.queue]
 
     def lacks(self, change: Change) -> bool:
-        """Whether the record in a change is another one than is known here."""
+        """Return whether the record in a change differs from the known one."""
         match change:
             case NodeChanged(node=node):
                 room = self.rooms.get(node.name)
@@ -311,7 +311,7 @@ class Cluster:
                 return known != allocation and bool(known or allocation.replicas)
             case SessionChanged(session=session):
                 is_here = self.queue.get(session.id) or self.started.get(session.id)
-                # What is held for one that moves is counted for it while it waits, too.
+                # The place held for a moving session is charged to it while it waits, too.
                 holds = is_here is None and self.entitlements.holds(session.id)
                 return (session.state is SessionState.QUEUED, session.state.holds_devices) != (
                     is_here is not None,

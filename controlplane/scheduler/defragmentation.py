@@ -1,28 +1,28 @@
-"""Who moves so that free devices lie together: for what would fit if they did, and fits on no node as they are.
+"""Defragmentation: move sessions so that their free devices together fit a session that fits on no node now.
 
-What is moved saves, leaves, and goes on at once elsewhere (2018 paper, "migration"; KAI-Scheduler's consolidation,
-which too moves only what it has seen to fit elsewhere). It is done for the head of a line that is a gang or wider
-than one GPU, where nobody gives way to it (`preemption.py`). Who moves
+A moved session saves, ends, and resumes at once elsewhere (2018 paper, "migration"; KAI-Scheduler's consolidation,
+which also moves only sessions found to fit elsewhere). It is done for the head of a line that is a gang or wider
+than one GPU, if no session can be preempted for it (`preemption.py`). A moved session
 
-- can go on from what it saves: so it gets on between two moves, which what begins anew might never;
-- is of no higher class, and held its devices for as long as before it gives way to that one: an attempt of the same
-  class for `least_run_in_class_s`;
-- stands on one node, and avoids none: a gang that is spread would need room on several at once;
-- fits elsewhere now, on devices of its model: all who move are placed at one time, on what is free beside the nodes
-  that are kept for the one it is done for. These places are taken at once and held until they come (`Moves`), with
-  what their project's quota counts for them, so that nobody gets in between. Where a place is lost meanwhile, or they
-  did not come within `HELD_FOR_S`, they wait in the usual order, as old as they are.
+- can resume from its checkpoints: so it progresses between two moves; one that starts from scratch might never;
+- is of no higher class, and held its devices for the minimum time before a preemption by that one: within the same
+  class `least_run_in_class_s`;
+- runs on one node, and avoids none: a spread gang would need room on several at once;
+- fits elsewhere now, on devices of its model: all movers are placed together, on free capacity outside the nodes
+  kept for the waiting session. These places are taken at once and held until they arrive (`Moves`), including the
+  charge to their project's quota, so that no other session takes them. If a place is lost meanwhile, or they do not
+  arrive within `HELD_FOR_S`, they wait in the usual order, with their age.
 
-What is lost, unsaved work and `RESTART_S` of all that move, is less than `MOST_LOST` of what is unlocked: the GPUs of
-the one that waits for as long as it would have to, at most, until those who move have ended by themselves. That is
-what their time limits say; without a limit one is thought to run as long again as it did, and an hour
-(`order.expected_s`). No more counts than until its reservation begins, or than its own time limit lets it use.
+The loss, unsaved work and `RESTART_S` of all movers, is less than `MOST_LOST` of the gain: the GPUs of the waiting
+session for its maximum wait until the movers have ended by themselves, by their time limits; without a limit a
+session is expected to run as long again as it did, and an hour (`order.expected_s`). The gain is also bounded by the
+begin of its reservation, and by its own time limit.
 
-Nothing goes in circles. Who moves takes nobody's place and loses none: nobody waits who did not before, and each set
-of moves, of `MOST_MOVED` sessions at most, lets one session start that waited. So there are no more moves than
-`MOST_MOVED` for each start; and a session is moved at most once in its least run, which begins anew where it goes.
+There are no cycles. A mover takes no other session's place and loses none: no further session waits, and each set
+of moves, of `MOST_MOVED` sessions at most, lets one waiting session start. So there are at most `MOST_MOVED` moves
+for each start; and a session is moved at most once in its minimum run time, which restarts after a move.
 
-Pure. A look costs the states in which rooms are, `MOST_ROOMS` of the rooms closely, and the places of who would move;
+Pure. A search costs the states of rooms, `MOST_ROOMS` of the rooms in detail, and the places of the movers;
 there is one in a pass, and none for the same kind of session for `LOOK_AGAIN_S`.
 """
 
@@ -58,27 +58,27 @@ if TYPE_CHECKING:
     from controlplane.scheduler.reservations import Promise
 
 MOST_LOST: Final = 0.1
-"""Of the GPU time that is unlocked: no more than this share of it may be lost by moving."""
+"""Maximum loss by moves, as a share of the gained GPU time."""
 MOST_MOVED: Final = 8
-"""Sessions that move for one."""
+"""Maximum number of sessions moved for one."""
 MOST_ROOMS: Final = 16
-"""Nodes of which it is looked at who might leave them, for one session."""
+"""Nodes examined for movers, for one session."""
 MOST_PASSED: Final = 500
-"""Nodes from which nobody may move before no more are looked for."""
+"""Nodes without movers after which the search ends."""
 MOST_TRIES: Final = 8
-"""How many are left out in turn, for want of a place, until no other set of movers is looked for."""
+"""Maximum number of tried sets of movers; each excludes one more session without a place."""
 LOOK_AGAIN_S: Final = 30.0
-"""How long nobody is looked for again who would move for a kind of session, after nobody was found."""
+"""Delay of the next search for a kind of session after a search without result."""
 HELD_FOR_S: Final = 900.0
-"""How long a place is held for one that moves: notice, grace, and until what it saved is safe."""
+"""How long a place is held for a mover: notice, grace, and the transfer of its checkpoint."""
 
 
 class Consolidation(NamedTuple):
-    """The moves that make room for a session.
+    """Moves that make room for a session.
 
     Attributes:
-        nodes: where it is to start.
-        places: by session, where each that moves goes; taken in the rooms already.
+        nodes: its future nodes.
+        places: the movers' places by session; taken in the rooms already.
     """
 
     nodes: tuple[str, ...]
@@ -86,11 +86,11 @@ class Consolidation(NamedTuple):
 
 
 class Defragmentation:
-    """Looks for moves.
+    """Searches moves.
 
     Args:
-        cluster: in which.
-        fits_of: where a request fits there.
+        cluster: the cluster.
+        fits_of: returns the index of rooms for a request.
     """
 
     def __init__(self, cluster: Cluster, fits_of: Callable[[Request], AnyFeasible]) -> None:
@@ -109,13 +109,13 @@ class Defragmentation:
         promise: Promise | None,
         now: float,
     ) -> Consolidation | None:
-        """Moves that let the head of a line start; None where there are none that are worth it.
+        """Find moves that let the head of a line start; None if there are none that are worth it.
 
-        The places of those that move are taken in the rooms, and the nodes kept for the head.
+        The places of the movers are taken in the rooms, and the nodes kept for the head.
 
         Args:
-            line: whose head fits nowhere.
-            asked: those that are to leave already, and have not been told yet maybe.
+            line: its head fits nowhere.
+            asked: sessions that are already to leave; the request may still be unsent.
             promise: the reservation of the head.
             now: Unix seconds.
         """
@@ -148,10 +148,10 @@ class Defragmentation:
         own: Iterable[str],
         now: float,
     ) -> dict[NodeCapacity, Giving]:
-        """Rooms that somebody may leave, and who; for a gang also those that hold some of it as they are.
+        """Return rooms with possible movers; for a gang also rooms that hold some of it now.
 
-        None where less is free on all that would do than it needs. Nodes that are kept or reserved for others are in
-        no state of those that are offered, and so not among them.
+        Empty if all suitable nodes together have too little free. Nodes kept or reserved for others are in
+        no offered state, and so excluded.
         """
         found: dict[NodeCapacity, Giving] = {}
         request, passed = line.shape, 0
@@ -172,7 +172,7 @@ class Defragmentation:
         if free < line.claim.gpu_thousandths:
             return found
         size = max(request.whole_devices, 1)
-        # Those first where least has to leave for one replica more.
+        # First the rooms where the least has to leave for one more replica.
         most = MOST_ROOMS + MOST_PASSED
         nearest = nsmallest(
             most, ties, key=lambda tie: (size - tie.whole % size, -tie.whole, tie.order)
@@ -208,7 +208,7 @@ class Defragmentation:
     def _place_all(
         self, for_id: str, going: Going, movers: Iterable[Running], now: float
     ) -> dict[str, HeldPlacement] | str:
-        """The places of all who move, taken; or who of them has none, and nothing is taken."""
+        """Take the places of all movers; or take nothing, and return a mover without a place."""
         for node in going.nodes:
             self._rooms.keep(node, for_id)
         places: dict[str, HeldPlacement] = {}
@@ -229,7 +229,7 @@ class Defragmentation:
 
 
 def may_move(one: Running, priority: int, now: float, rules: Rules) -> bool:
-    """Whether an attempt may move for a session of a class now, where it fits elsewhere."""
+    """Return whether an attempt may move for a session of a class now, if it fits elsewhere."""
     session = one.session
     if session.spec.priority > priority or not session.progress.is_resumable or session.avoids:
         return False
@@ -241,9 +241,9 @@ def may_move(one: Running, priority: int, now: float, rules: Rules) -> bool:
 
 
 def unlocked(line: QueueClass, movers: Iterable[Running], wait_s: float, now: float) -> float:
-    """What the head of a line gains when these move, GPU seconds: see the module.
+    """Return the gain of the head of a line by these moves, GPU seconds: see the module.
 
-    `wait_s`: for how long it waits at most in any case.
+    `wait_s`: its maximum wait without them.
     """
     head = line.head
     wait_s = min(wait_s, max((remaining_s(one, now) for one in movers), default=0.0))
@@ -253,7 +253,7 @@ def unlocked(line: QueueClass, movers: Iterable[Running], wait_s: float, now: fl
 
 
 def remaining_s(one: Running, now: float) -> float:
-    """For how long a session still runs: at most, by its time limit; without one as is to be expected."""
+    """Return a session's remaining run time: the maximum by its time limit, else the expected one."""
     if until := ends_by(one.session, now):
         return until - now
     demand = demand_of(one.session)
@@ -261,12 +261,12 @@ def remaining_s(one: Running, now: float) -> float:
 
 
 def why(session: Session, mover: Session | None) -> str:
-    """For whom one moves, for people, after "it"; it names nothing that whoever sees the mover may not see."""
+    """Say for whom a session moves, after "it"; names nothing that is hidden from viewers of the mover."""
     return f"{MOVES_FOR}{name_for(session, mover)}"
 
 
 def _taker(line: QueueClass) -> Preemptor:
-    """The head of a line: it takes nothing of what any account holds."""
+    """Build the preemptor for the head of a line: moves reduce no account's share."""
     return Preemptor(level=DUE, priority=line.priority, share=-math.inf)
 
 
@@ -276,7 +276,7 @@ def _width(one: Running) -> tuple[int, str]:
 
 
 def _as_it_runs(session: Session) -> Request:
-    """What it asks for, on devices of the model that it has now."""
+    """Build its request, for devices of its current model."""
     request = asked_by(session)
     models = {device.model for one in session.replicas for device in one.devices}
     return request._replace(gpu_model=models.pop()) if len(models) == 1 else request

@@ -1,4 +1,4 @@
-"""How well a node's room suits a request, and what is taken of it for one replica."""
+"""Rate a node's room for a request, and take one replica's resources from it."""
 
 from __future__ import annotations
 
@@ -16,15 +16,15 @@ if TYPE_CHECKING:
     from controlplane.scheduler.node_index import NodeIndex
 
 Choice: TypeAlias = "tuple[NodeCapacity, int, bool]"
-"""A room, the replicas that it is to get, and whether it was taken for the data that it has."""
+"""A room, its number of replicas, and whether it was chosen for its cached data."""
 Rank = tuple[int, ...]
-"""What the best room has least of."""
+"""Rank of a room: the lowest is best."""
 _MOST_KNOWN = 100_000
 _NONE: tuple[int, Rank] = (0, ())
 
 
 class Eligibility:
-    """How well rooms suit a request, looked at once for those that have the same free."""
+    """Rates rooms for a request, once for equal states."""
 
     def __init__(self, rooms: NodeIndex, request: Request) -> None:
         self._rooms = rooms
@@ -36,8 +36,8 @@ class Eligibility:
         self._wanted: dict[int, Resources] = {}
 
     def of(self, tie: Tie) -> tuple[int, Rank]:
-        """How many replicas its rooms hold, 0 where they take none, and their rank."""
-        # Where a room stands makes no difference, unless that is asked for.
+        """Return how many replicas its rooms hold, 0 if none, and their rank."""
+        # A room's pod makes no difference, unless requested.
         key = tie if self._request.pod else tie.alike
         if self._scores is not self._rooms.scores:
             self._scores = self._rooms.scores
@@ -60,12 +60,12 @@ class Eligibility:
             return count, (-taking.score, *tightness)
         if not self._is_share:
             return count, tightness
-        # A share goes to the opened device that it fills best, wherever that is.
+        # A share goes to the opened device that it fills best, on any node.
         opened = room.opened_for(self._request)
         return count, (0, min(opened)[0], *tightness) if opened else (1, 0, *tightness)
 
     def taking(self, room: NodeCapacity) -> Taking | None:
-        """What of the node becomes of no use by one replica; None where that is not known."""
+        """Return the best way to take one replica, by fragmentation; None if unknown."""
         request, scores = self._request, self._rooms.scores
         if scores is None or room.is_mixed or request.replica_count > 1 or request.avoids:
             return None
@@ -74,7 +74,7 @@ class Eligibility:
         return scores.best_taking(room.free, shape)
 
     def take(self, room: NodeCapacity, rank: int, session_id: str) -> ReplicaPlacement:
-        """Take one replica from a room that holds it, a share from where that costs least."""
+        """Take one replica from a room that holds it, a share from the device with the lowest cost."""
         wanted = self.wanted(room)
         if self._whole and not room.is_mixed:
             return room.take_whole(self._whole, wanted, rank, session_id)
@@ -83,7 +83,7 @@ class Eligibility:
         return room.take(self._request, wanted, rank, session_id, left)
 
     def wanted(self, room: NodeCapacity) -> Resources:
-        """What one replica gets there, defaults filled in."""
+        """Return one replica's resources there, defaults filled in."""
         try:
             return self._wanted[room.kind]
         except KeyError:

@@ -1,8 +1,8 @@
-"""Whether a project lets a session start: its quota (how much at once) and its budget (in a period).
+"""Whether a project lets a session start: its quota (at one time) and its budget (per period).
 
-Quota: a bound on what its running sessions hold together, and on what each member's do. Budget: GPU
-time in a period (2018 paper, 3.4.1; 2022 paper, "NSML budget system"). Exhausted, it starts nothing more;
-what runs goes on, and is counted. A session without a GPU uses none of it.
+Quota: a limit of the resources of its running sessions together, and of each member's. Budget: GPU
+time per period (2018 paper, 3.4.1; 2022 paper, "NSML budget system"). If it is used up, no session starts;
+running ones continue, and are charged. A session without a GPU uses none of it.
 """
 
 from __future__ import annotations
@@ -30,11 +30,11 @@ _MEASURES: Final = {
     "memory_bytes": ("GiB of memory", "GiB of memory", 1 << 30),
     "sessions": ("session", "sessions", 1),
 }
-"""Of each measure of a quota: one of it, several, and how many make one."""
+"""For each measure of a quota: singular, plural, and units in one."""
 
 
 class Claim(NamedTuple):
-    """What a session holds while it runs, or several do together; fields as those of a quota."""
+    """Resources of one or several running sessions; fields as those of a quota."""
 
     gpu_thousandths: int = 0
     cpu_thousandths: int = 0
@@ -43,17 +43,17 @@ class Claim(NamedTuple):
 
 
 Bounds = tuple[tuple[int, int], ...]
-"""What of a quota bounds anything: the place of its measure in a claim, and the bound."""
+"""The set limits of a quota: the index of the measure in a claim, and the limit."""
 
 
 def bounds_of(quota: Quota) -> Bounds:
-    """The bounds of a quota."""
+    """Return the set limits of a quota."""
     found = ((place, getattr(quota, measure)) for place, measure in enumerate(_MEASURES))
     return tuple((place, bound) for place, bound in found if bound)
 
 
 def over(bounds: Bounds, held: Sequence[int], claim: Claim) -> tuple[str, int]:
-    """The first measure in which `claim` beside `held` is over its bound, and that; ("", 0) if none is."""
+    """Return the first measure in which `claim` plus `held` exceeds its limit, and the limit; ("", 0) if none."""
     for place, bound in bounds:
         if claim[place] and held[place] + claim[place] > bound:
             return Claim._fields[place], bound
@@ -61,7 +61,7 @@ def over(bounds: Bounds, held: Sequence[int], claim: Claim) -> tuple[str, int]:
 
 
 def claim_of(request: Request) -> Claim:
-    """The most that a session may get: of cores and memory that it does not name, the defaults."""
+    """Return a session's maximum resources: defaults for cores and memory that it does not request."""
     count = request.replica_count
     return Claim(
         request.gpu_thousandths * count,
@@ -72,7 +72,7 @@ def claim_of(request: Request) -> Claim:
 
 
 def held_by(session: Session) -> Claim:
-    """What a session holds that is placed."""
+    """Return the resources of a placed session."""
     replicas = session.replicas
     if len(replicas) == 1:
         one = replicas[0].resources
@@ -87,7 +87,7 @@ def held_by(session: Session) -> Claim:
 
 
 def never(project: Project, claim: Claim) -> str:
-    """Why a session can never start in a project, whatever ends; "" when it can."""
+    """Return why a session can never start in a project, whatever ends; "" if it can."""
     for quota, each in ((project.quota, ""), (project.member_quota, "each member of ")):
         measure, bound = over(bounds_of(quota), Claim(), claim)
         if measure:
@@ -98,7 +98,7 @@ def never(project: Project, claim: Claim) -> str:
 
 
 def exhausted(project: Project, claim: Claim, used: Used | None) -> str:
-    """Why a project's budget lets a session not start; "" when it does. `used` None: not known yet."""
+    """Return why a project's budget bars a session; "" if it does not. `used` None: not yet known."""
     if project.budget is None or not claim.gpu_thousandths:
         return ""
     if used is None:
@@ -111,28 +111,28 @@ def exhausted(project: Project, claim: Claim, used: Used | None) -> str:
 
 
 def amount(measure: str, count: int) -> str:
-    """So much of a measure in words: "8 GPUs", "1 session", "2.5 GiB of memory"."""
+    """Format an amount: "8 GPUs", "1 session", "2.5 GiB of memory"."""
     one, several, unit = _MEASURES[measure]
     return f"{_number(count, unit)} {one if count == unit else several}"
 
 
 def gpu_hours(seconds: float) -> str:
-    """GPU-seconds as a number of GPU-hours: "100", "0.5", "0.0012"."""
+    """Format GPU-seconds in GPU-hours: "100", "0.5", "0.0012"."""
     hours = seconds / _HOUR_S
     return f"{round(hours, 2 if hours >= 1 else 4):,}".removesuffix(".0")
 
 
 def date_text(seconds: float) -> str:
-    """An instant for people, in UTC: "2026-12-01", with the time of day unless that is midnight."""
+    """Format an instant in UTC: "2026-12-01", with the time of day unless it is midnight."""
     days, rest = divmod(int(seconds), DAY_S)
     hour, minute = divmod(rest // 60, 60)
     return f"{_date(days)} {hour:02}:{minute:02} UTC" if rest else _date(days)
 
 
 def _date(days: int) -> str:
-    """The day so many days after 1970-01-01: Hinnant, "chrono-compatible low-level date algorithms".
+    """Format a day, counted from 1970-01-01: Hinnant, "chrono-compatible low-level date algorithms".
 
-    Years begin in March there, so that the leap day is the last one.
+    Its years begin in March, so that the leap day is the last one.
     """
     era, day = divmod(days + 719_468, 146_097)
     year = (day - day // 1460 + day // 36_524 - day // 146_096) // 365
@@ -151,7 +151,7 @@ _ANY_GPU: Final = Claim(gpu_thousandths=1)
 
 
 class Holder:
-    """A session that holds something, and of which account."""
+    """A session that holds resources, and its account."""
 
     __slots__ = ("account", "claim", "session")
 
@@ -162,15 +162,15 @@ class Holder:
 
 
 class Account:
-    """One project, or a user who has none: what it may have, and what its sessions hold, kept as sums.
+    """One project, or a user without a project: its limits, and sums of its sessions' resources.
 
     Attributes:
-        project: None where there is no record.
-        members: what each member holds; kept only where that is bounded.
-        holders: its sessions that hold something, by id.
-        is_used_up: whether its budget lets nothing more start that has a GPU; also while what was used is not known.
+        project: None without a record.
+        members: sums by member; only if there is a member quota.
+        holders: its sessions that hold resources, by id.
+        is_used_up: whether its budget bars sessions with GPUs; also while its use is unknown.
         weight: of its fair share, more than 0.
-        lately: what it held before, as an average that fades, in GPUs.
+        lately: its recent use, as a decaying average, in GPUs.
     """
 
     __slots__ = (
@@ -201,7 +201,7 @@ class Account:
         self.holders: dict[str, Holder] = {}
 
     def set(self, project: Project | None) -> None:
-        """Its record is this one now; None: there is none."""
+        """Set its record; None: there is none."""
         if _calendar(project) != _calendar(self.project):
             self.used = None
         self.project = project
@@ -216,17 +216,17 @@ class Account:
         self._look_at_budget()
 
     def set_used(self, used: Used) -> None:
-        """What it has used of its budget by now."""
+        """Set its use of its budget."""
         self.used = used
         self._look_at_budget()
 
     @property
     def share(self) -> float:
-        """Its fair share; every placement asks, so that the rule is written out here."""
+        """Its fair share; the rule is inlined here, since every placement needs it."""
         return (self.held[0] / WHOLE_DEVICE + self.lately) / self.weight
 
     def bars(self, name: str, owner: str, claim: Claim) -> bool:
-        """Whether it does not let a session start now, which says that it counts for `name`; every placement asks."""
+        """Return whether it bars a session of the project `name` now; every placement calls this."""
         project = self.project
         if project is None:
             return name not in ("", owner)
@@ -245,23 +245,23 @@ class Account:
         )
 
     def drop(self, holder: Holder) -> None:
-        """One holds nothing any more."""
+        """Remove a session that holds nothing any more."""
         del self.holders[holder.session.id]
         _sum(self.held, holder.claim, -1)
         if self.member_bounds:
             self.add_member(holder.session.owner, holder.claim, -1)
 
     def add_member(self, owner: str, claim: Claim, sign: int) -> None:
-        """A member holds so much more, or less, where that is bounded."""
+        """Add a claim to a member's sum, or subtract it."""
         _sum(self.members.setdefault(owner, [0, 0, 0, 0]), claim, sign)
 
     def held_of(self, member: str) -> Sequence[int]:
-        """What a member's sessions hold."""
+        """Return the resources of a member's sessions."""
         return self.members.get(member, Claim())
 
 
 def _sum(held: list[int], claim: Claim, sign: int) -> None:
-    # Not in a loop: it is done for each end, and that takes twice as long.
+    # No loop: this runs for each end, and a loop takes twice as long.
     gpu, cpu, memory, sessions = claim
     held[0] += sign * gpu
     held[1] += sign * cpu
@@ -270,12 +270,12 @@ def _sum(held: list[int], claim: Claim, sign: int) -> None:
 
 
 class Entitlements:
-    """What projects may have and do hold, kept up by what happens.
+    """Limits and use of all projects, updated by changes.
 
-    A project without a record is its user's own, who may hold anything in it.
+    A project without a record is its user's own, without limits.
 
     Attributes:
-        revision: grows when something may start that might not before.
+        revision: grows when a barred session may be able to start.
     """
 
     def __init__(self) -> None:
@@ -286,7 +286,7 @@ class Entitlements:
         self._lately: Mapping[str, float] = {}
 
     def apply(self, change: ProjectChanged | ProjectRemoved | UsedChanged | PastChanged) -> None:
-        """Take what has happened."""
+        """Apply a change."""
         match change:
             case PastChanged(lately=lately):
                 self._lately = lately
@@ -300,27 +300,27 @@ class Entitlements:
                 self.set_used(used)
 
     def lacks(self, change: ProjectChanged | ProjectRemoved) -> bool:
-        """Whether the record in a change is another one than is known here."""
+        """Return whether the record in a change differs from the known one."""
         if isinstance(change, ProjectRemoved):
             return self.project(change.name) is not None
         return self.project(change.project.name) != change.project
 
     def project(self, name: str) -> Project | None:
-        """A project's record."""
+        """Return a project's record, if any."""
         account = self._accounts.get(name)
         return account.project if account else None
 
     def projects(self) -> list[str]:
-        """The names of all that have a record."""
+        """List the names of projects with a record."""
         return [name for name, account in self._accounts.items() if account.project]
 
     def set_project(self, project: Project) -> None:
-        """A project is new, or another one than it was; or a further period of its budget began."""
+        """Add or update a project; also when the next period of its budget begins."""
         self._registered(project.name).set(project)
         self.revision += 1
 
     def remove_project(self, name: str) -> None:
-        """There is no such record any more."""
+        """Remove a project's record."""
         account = self._accounts.get(name)
         if account is not None:
             account.set(None)
@@ -329,11 +329,11 @@ class Entitlements:
         self.revision += 1
 
     def set_used(self, used: Used) -> None:
-        """What a project has used of its budget by now."""
+        """Set a project's use of its budget."""
         self._registered(used.project).set_used(used)
 
     def hold(self, session: Session, claim: Claim) -> None:
-        """A session holds so much from now on."""
+        """Set the resources of a session."""
         name = session.project or session.owner
         known = self._holders.get(session.id)
         if known is not None:
@@ -348,13 +348,13 @@ class Entitlements:
         self.start(session, claim, self.account(name))
 
     def start(self, session: Session, claim: Claim, account: Account) -> None:
-        """A session that held nothing holds so much from now on, and counts for this account."""
+        """Set the resources of a session that held nothing, and charge it to this account."""
         holders, session_id = account.holders, session.id
         if not holders:
             self._accounts[account.name] = account
         holders[session_id] = self._holders[session_id] = Holder(session, claim, account)
         self._owners[session.owner] += 1
-        # As `_sum`: this is done for each placement.
+        # `_sum` inlined: this runs for each placement.
         held = account.held
         gpu, cpu, memory, sessions = claim
         held[0] += gpu
@@ -365,7 +365,7 @@ class Entitlements:
             account.add_member(session.owner, claim, 1)
 
     def release(self, session_id: str) -> None:
-        """A session holds nothing any more."""
+        """Remove a session that holds nothing any more."""
         holder = self._holders.pop(session_id, None)
         if holder is None:
             return
@@ -378,7 +378,7 @@ class Entitlements:
             del self._accounts[account.name]
 
     def account(self, name: str) -> Account:
-        """The account of a name; one that holds nothing and has no record is known from its first session on."""
+        """Return an account; one without a record is created by its first session, until then it is temporary."""
         return self._accounts.get(name) or Account(name, self._lately.get(name, 0.0))
 
     def _registered(self, name: str) -> Account:
@@ -386,38 +386,38 @@ class Entitlements:
         return account
 
     def share(self, name: str) -> float:
-        """The fair share of an account."""
+        """Return the fair share of an account."""
         return self.account(name).share
 
     def share_of(self, name: str) -> FairShare:
-        """The same with what it comes from."""
+        """Return the same with its components."""
         account = self.account(name)
         held = account.held[0] / WHOLE_DEVICE
         return share_of(name, held=held, lately=account.lately, weight=account.weight)
 
     def holding(self, name: str) -> float:
-        """What an account holds at this moment, GPUs for each of its weight."""
+        """Return the current GPUs of an account per weight."""
         account = self.account(name)
         return account.held[0] / WHOLE_DEVICE / account.weight
 
     def weight(self, name: str) -> float:
-        """The weight of an account's fair share, more than 0."""
+        """Return the weight of an account's fair share, more than 0."""
         return self.account(name).weight
 
     def has_nothing(self, owner: str) -> bool:
-        """Whether a user holds nothing at all."""
+        """Return whether a user holds nothing at all."""
         return not self._owners[owner]
 
     def holds(self, session_id: str) -> bool:
-        """Whether a session is known to hold something."""
+        """Return whether a session holds resources."""
         return session_id in self._holders
 
     def bars(self, name: str, owner: str, claim: Claim) -> bool:
-        """Whether a project does not let a session start now."""
+        """Return whether a project bars a session now."""
         return self.account(name or owner).bars(name, owner, claim)
 
     def refusal(self, session: Session, claim: Claim) -> str:
-        """Why it does not, in words for whoever sees the session; "" when it does."""
+        """Return why a session's project bars it, for viewers of the session; "" if it does not."""
         name, owner = session.project or session.owner, session.owner
         account = self._accounts.get(name)
         if account is None or account.project is None:
@@ -431,17 +431,17 @@ class Entitlements:
         )
 
     def sessions(self, name: str) -> list[Session]:
-        """Those of an account that hold something."""
+        """List an account's sessions that hold resources."""
         account = self._accounts.get(name)
         return [one.session for one in account.holders.values()] if account else []
 
     def holder(self, session_id: str) -> Session | None:
-        """The session of that id, if it holds something."""
+        """Return the session of an id, if it holds resources."""
         known = self._holders.get(session_id)
         return known.session if known else None
 
     def short(self, session: Session, claim: Claim) -> tuple[str, list[tuple[Session, int]]]:
-        """Of which measure a quota lets a session not have enough, and who holds how much; ("", []) of none."""
+        """Return the measure in which a quota is short for a session, and the holders with amounts; ("", []) if none."""
         name = session.project or session.owner
         account = self._accounts.get(name)
         if account is None or account.project is None or self.can_never_start(name, claim):
@@ -457,12 +457,12 @@ class Entitlements:
         ]
 
     def opens_at(self, session: Session, claim: Claim, ends: Callable[[Session], float]) -> float:
-        """When quota and budget let a session start at the latest, by when each that holds of it ends; 0: unknown.
+        """Return when quota and budget let a session start at the latest, by the ends of its holders; 0: unknown.
 
         Args:
-            session: one that waits.
+            session: a queued session.
             claim: what it would hold.
-            ends: when a session has ended at the latest, Unix seconds; 0 where nothing bounds it.
+            ends: returns the latest end of a session, Unix seconds; 0 if unbounded.
         """
         name, owner = session.project or session.owner, session.owner
         account = self._accounts.get(name)
@@ -489,27 +489,27 @@ class Entitlements:
         return 0.0
 
     def renews_at(self, session: Session, claim: Claim) -> float:
-        """When the next period begins of a budget that is used up, and bars a session; 0: none does."""
+        """Return when the next period of a used-up budget that bars a session begins; 0: none does."""
         account = self._accounts.get(session.project or session.owner)
         if account is None or account.project is None or account.used is None:
             return 0.0
         return account.used.until if exhausted(account.project, claim, account.used) else 0.0
 
     def can_never_start(self, name: str, claim: Claim) -> bool:
-        """Whether it would not start if nothing else ran."""
+        """Return whether a session could not start even if nothing else ran."""
         project = self.project(name)
         return project is not None and bool(never(project, claim))
 
 
 def _calendar(project: Project | None) -> tuple[float, ...] | None:
-    """What says which the periods of a project's budget are."""
+    """Return the values that define the periods of a project's budget."""
     if project is None or project.budget is None:
         return None
     return (project.budget.period_days, project.budget.anchor, project.created_at)
 
 
 def _short(account: Account, session: Session, claim: Claim) -> tuple[str, int, Sequence[int], str]:
-    """The first measure in which a quota is short, its bound, what is held, and by which member ("": all)."""
+    """Return the first short measure of a quota, its limit, the held sum, and the member ("": all members)."""
     measure, bound = over(account.bounds, account.held, claim)
     if measure:
         return measure, bound, account.held, ""
@@ -523,7 +523,7 @@ def _holders(account: Account, among: str) -> list[Holder]:
 
 
 def _full(account: Account, session: Session, claim: Claim) -> str:
-    """Which quota is short, and who holds the most of it."""
+    """Say which quota is short, and who holds the most of it."""
     name = session.project or session.owner
     measure, bound, held, among = _short(account, session, claim)
     if not measure:

@@ -1,4 +1,4 @@
-"""Why something waits: counts for each shortage, and one dominant reason for people."""
+"""Why a session waits: counts of each shortage, and one dominant reason for people."""
 
 from __future__ import annotations
 
@@ -40,20 +40,20 @@ if TYPE_CHECKING:
     from controlplane.scheduler.node_index import NodeIndex
 
 GIVES_WAY_TO: Final = "gives way to "
-"""What the reason of a preemption begins with that is for somebody's sake."""
+"""Begin of a preemption's reason, if it is for another session."""
 MOVES_FOR: Final = "moves to make room for "
-"""The same of one that goes on at once elsewhere."""
+"""The same for a move."""
 REQUEUED_BY: Final = "requeued by "
-"""The same of one that a user asked to leave."""
+"""The same for a requeue by a user."""
 MEASURED: Final = ("GPUs", "cores", "memory")
 _MOST_REASON: Final = 120
 _GIB = 2**30
 _MIB = 2**20
 _GB = 10**9
 _LEAST_CPU: Final = 100
-"""Thousandths of a core: what is advised is a multiple of it."""
+"""Unit of suggested cores, in thousandths."""
 _LEAST_MEMORY: Final = 10**8
-"""Bytes, likewise."""
+"""Unit of suggested memory, in bytes."""
 _WHOLE_CORE = 1000
 _WITHHELD_NAMED = 2
 _MOST_NAMED = 2
@@ -65,7 +65,7 @@ _NETWORKS: Final = {
     Network.HOST: ("the host network", "allows the host network"),
     Network.OWN: ("a network of its own", "gives sessions a network of their own"),
 }
-"""What a session asks for, and what a node does that gives it."""
+"""A session's request, and the property of nodes that satisfy it."""
 _GANG_NETWORKS: Final = {
     None: "gives gangs a network",
     Network.HOST: "gives gangs the host network",
@@ -89,11 +89,11 @@ OF_ONE_AND_OF_SEVERAL = {
     _HAS_ROOM: (_HAS_ROOM, "have room for it"),
     _HAS_ROOM_FOR_SOME: (_HAS_ROOM_FOR_SOME, "have room for some of its replicas"),
 }
-"""What counts say of nodes; all else is a word for their state."""
+"""Texts for counts of nodes, singular and plural; other keys are adjectives."""
 
 
 def explain(rooms: NodeIndex, request: Request, own: Collection[str] = ()) -> Explanation:
-    """Why a session with this request does not fit now; `own` are the nodes that are held for it."""
+    """Explain why a session with this request does not fit now; `own`: nodes held for it."""
     if not len(rooms):
         return Explanation(reason="no node has registered yet")
     counts = Counter[str]()
@@ -127,7 +127,7 @@ def explain(rooms: NodeIndex, request: Request, own: Collection[str] = ()) -> Ex
 
 
 def _set_aside(rooms: NodeIndex, request: Request, own: Collection[str]) -> str:
-    """On how many nodes there is room that is for others; "" where on none."""
+    """Say how many nodes have room that is held for others; "" if none."""
     aside = (one for one in rooms.known() if one.is_open and not one.is_offered)
     count = sum(1 for one in aside if one.name not in own and one.holds(request))
     if not count:
@@ -136,9 +136,9 @@ def _set_aside(rooms: NodeIndex, request: Request, own: Collection[str]) -> str:
 
 
 def _ties(rooms: NodeIndex, request: Request) -> list[Tie]:
-    """The rooms that are offered, those together that are the same to the request; tightest first."""
+    """Group offered rooms that are equal for the request; tightest first."""
     if request.avoids:
-        # To it rooms in one state differ.
+        # Rooms in one state differ for it.
         return [alone(room) for room in rooms if room.is_offered]
     return _tightest_first(rooms.ties())
 
@@ -150,11 +150,11 @@ def _tightest_first(ties: Iterable[Tie]) -> list[Tie]:
 UNREADY_WORDS: Final = (
     "what it may read of its datasets cannot be looked up now; it is tried again soon"
 )
-"""Why a session waits that was to start, and whose datasets could not be renewed."""
+"""Why a session with a failed renewal of its datasets at its start waits."""
 
 
 def patience_words(session: Session, now: float) -> str:
-    """Why a session waits whatever is free, until its `not_before`."""
+    """Say why a session waits until its `not_before`, whatever is free."""
     if session.settling:
         return "its checkpoint is being stored, to resume from"
     left_s = session.not_before - now
@@ -162,13 +162,13 @@ def patience_words(session: Session, now: float) -> str:
 
 
 def class_words(session: Session) -> str:
-    """Of which class one is whose project may not have any more what it asked for."""
+    """Say in which class a session is, since its project may not have the requested one any more."""
     name = session.project or session.owner
     return f"it counts as {session.spec.priority.name.lower()}, the highest of project {name}"
 
 
 def moved_words(session: Session) -> str:
-    """What is to come of one whose last attempt gave way; "" for others."""
+    """Say how a preempted session continues; "" for others."""
     if not session.attempts or session.attempts[-1].cause is not Cause.PREEMPTED:
         return ""
     goes_on = "resumes from its checkpoint" if session.progress.can_go_on else "starts again"
@@ -176,7 +176,7 @@ def moved_words(session: Session) -> str:
 
 
 def gave_way_words(reason: str) -> str:
-    """For whom or why it was, by the reason that was told it then."""
+    """Convert the reason of a preemption to the past tense."""
     shown = reason if len(reason) <= _MOST_REASON else f"{reason[: _MOST_REASON - 1]}…"
     if reason.startswith(GIVES_WAY_TO):
         return f"gave way to {shown.removeprefix(GIVES_WAY_TO)}"
@@ -188,7 +188,7 @@ def gave_way_words(reason: str) -> str:
 
 
 def never_words(extent: MaxCapacity, request: Request) -> str:
-    """Why a request would not fit if nothing else ran."""
+    """Say why a request would not fit if nothing else ran."""
     nodes = extent.nodes
     is_single = request.replica_count == 1
     one = request._replace(replica_count=1, network=None)
@@ -207,14 +207,14 @@ def never_words(extent: MaxCapacity, request: Request) -> str:
 
 
 def _avoided(extent: MaxCapacity, request: Request) -> str:
-    """That only what failed it could hold it; "" where it is not that."""
+    """Say that it fits only on nodes or devices that failed it; "" if not."""
     if not request.avoids or not extent.fits(request._replace(avoids=frozenset())):
         return ""
     return f"what would do failed it before ({', '.join(sorted(request.avoids)[:_MOST_NAMED])})"
 
 
 def _none_such(extent: MaxCapacity, request: Request) -> str:
-    """That there is no such pod, or no such model in it, and what there is; "" where there is."""
+    """Say that there is no such pod, or no such model in it, and list the existing ones; "" if there is."""
     pods = extent.pods()
     if request.pod and request.pod not in pods:
         others = f"there are: {_names(pods)}" if pods else "no node is in one"
@@ -229,21 +229,21 @@ def _none_such(extent: MaxCapacity, request: Request) -> str:
 
 
 def lacking_conda(nodes: Iterable[Node], request: Request) -> str:
-    """That no node installs the packages of conda that it needs; "" where one does, or it needs none."""
+    """Say that no node installs its conda packages; "" if one does, or it needs none."""
     if not request.with_conda or any(one.builds_conda for one in nodes):
         return ""
     return "no node has micromamba, which installs the packages of environment.yml"
 
 
 def lacking_paths(nodes: Iterable[Node], request: Request) -> str:
-    """The folders of datasets in place, where no node has all of them; "" where one does."""
+    """List the folders of its datasets in place if no node has all of them; else ""."""
     if any(all(map(one.shares, request.paths)) for one in nodes):
         return ""
     return " and ".join(request.paths)
 
 
 def no_such_network(extent: MaxCapacity, request: Request) -> str:
-    """That no node of all that would take it gives the network that it asks for; "" where one does."""
+    """Say that no suitable node offers its requested network; "" if one does."""
     if request.network is None:
         return ""
     taking = [kind.room.node for kind in extent.taking(request._replace(network=None))]
@@ -255,14 +255,14 @@ def no_such_network(extent: MaxCapacity, request: Request) -> str:
 
 
 def _giving(request: Request) -> str:
-    """What nodes have in common that take it, as to its network: " that allows the host network"."""
+    """Say what its network requires of nodes: " that allows the host network"."""
     if request.replica_count > 1:
         return f" that {_GANG_NETWORKS[request.network]}"
     return f" that {_NETWORKS[request.network][1]}" if request.network else ""
 
 
 def _no_network(extent: MaxCapacity, request: Request) -> str:
-    """That it is the nodes without a network for gangs that keep it out; "" where they do not."""
+    """Say that it does not fit because of nodes without a network for gangs; "" if not."""
     shut = extent.without_network(request)
     if not shut:
         return ""
@@ -270,7 +270,7 @@ def _no_network(extent: MaxCapacity, request: Request) -> str:
 
 
 def _names(counts: Counter[str]) -> str:
-    """Names with the number of nodes, those of most nodes first: `A100 (4 nodes), V100 (1 node)`."""
+    """Format names with the number of nodes, most nodes first: `A100 (4 nodes), V100 (1 node)`."""
     ordered = sorted(counts.items(), key=lambda item: (-item[1], item[0]))
     shown = [
         f"{name} ({count} {'node' if count == 1 else 'nodes'})"
@@ -281,9 +281,9 @@ def _names(counts: Counter[str]) -> str:
 
 
 def _too_large(extent: MaxCapacity, request: Request, which: str = "") -> str:
-    """What no node has enough of for one replica, and the most that one has; "" where one is enough.
+    """Say what no node has enough of for one replica, and the maximum; "" if one node has enough.
 
-    `which`: what the nodes that take it have in common, such as " that gives gangs a network".
+    `which`: the property required of nodes, such as " that gives gangs a network".
     """
     if extent.together(request).replicas:
         return ""
@@ -320,12 +320,12 @@ def _too_many_devices(rooms: list[NodeCapacity], request: Request) -> str:
 
 
 def _most(having: Iterable[tuple[int, str]]) -> tuple[int, str]:
-    """The most that a node has, and the first by name that has it."""
+    """Return the maximum, and the first node by name with it."""
     return min(having, key=lambda one: (-one[0], one[1]))
 
 
 def _too_many(extent: MaxCapacity, request: Request) -> str:
-    """How many replicas there could be, on how many nodes, and which rule keeps it to these."""
+    """Say how many replicas could fit, on how many nodes, and which rule limits them."""
     most, kinds = extent.together(request)
     count = sum(len(kind.nodes) for kind in kinds)
     of = f"{count} {'node' if count == 1 else 'nodes'}"
@@ -339,7 +339,7 @@ def _too_many(extent: MaxCapacity, request: Request) -> str:
 
 
 def _unlike(extent: MaxCapacity, request: Request) -> str:
-    """The likeness of nodes that keeps a gang to some of them; "" where they are all alike."""
+    """Say which property all nodes of a gang must share; "" if all nodes are alike."""
     if extent.is_torn(request):
         return f", {_NEVER_TORN}"
     alike = [kind.room.alike_for(request) for kind in extent.taking(request)]
@@ -350,7 +350,7 @@ def _unlike(extent: MaxCapacity, request: Request) -> str:
 
 
 def describe(request: Request) -> str:
-    """What is asked for, in words: "4 GPUs on one node", "3 x 1 GPU"."""
+    """Describe a request: "4 GPUs on one node", "3 x 1 GPU"."""
     one = _one_replica(request)
     where = _pod(request) + (f" with {_NETWORKS[request.network][0]}" if request.network else "")
     if request.replica_count == 1 and not one:
@@ -368,7 +368,7 @@ def _pod(request: Request) -> str:
 
 
 def _named(closed: list[Node]) -> list[str]:
-    """Why nodes are closed: of the first few, and how many more there are."""
+    """Say why the first few nodes are closed, and how many more there are."""
     more = len(closed) - _MOST_NAMED
     return [
         *map(closed_words, closed[:_MOST_NAMED]),
@@ -390,7 +390,7 @@ def _one_replica(request: Request) -> str:
 
 
 def cores_text(thousandths: int) -> str:
-    """So many cores in words: `1 core`, `0.5 cores`, `4 cores`."""
+    """Format a number of cores: `1 core`, `0.5 cores`, `4 cores`."""
     return f"{thousandths / 1000:g} {'core' if thousandths == _WHOLE_CORE else 'cores'}"
 
 
@@ -413,7 +413,7 @@ def _reason(ties: list[Tie], request: Request, counts: Counter[str]) -> str:
     open_to_it = [tie for tie in ties if not refusal(tie.first().node, request)]
     if dominant == "GPUs" and (scarce := _beside_free_gpus(open_to_it, request, counts)):
         return f"{needs}; where GPUs are free, {scarce}{_smaller(open_to_it, request)}"
-    # Each of those that no node has enough of: to free one of them alone would not help. A share comes with its GPUs.
+    # Each resource short on all nodes, since freeing only one would not help; default shares come with the GPUs.
     nodes = sum(len(tie.rooms) for tie in open_to_it)
     shares = _shares(request) if dominant == "GPUs" else ()
     named = [
@@ -426,13 +426,13 @@ def _reason(ties: list[Tie], request: Request, counts: Counter[str]) -> str:
 
 
 def _shares(request: Request) -> list[str]:
-    """What it gets its share of, since it asked for no number."""
+    """List the resources that it gets by default, since it requested no number."""
     asked = {"cores": request.cpu_thousandths, "memory": request.memory_bytes}
     return [what for what, count in asked.items() if not count]
 
 
 def shortages_of(counts: Mapping[str, int]) -> dict[str, int]:
-    """On how many nodes GPUs, cores and memory are short, alone or with others; without those that are nowhere."""
+    """Count nodes by short resource (GPUs, cores, memory), alone or with others; without zeros."""
     found = {
         what: sum(count for short, count in counts.items() if what in short.split(SHORT_AND))
         for what in MEASURED
@@ -441,7 +441,7 @@ def shortages_of(counts: Mapping[str, int]) -> dict[str, int]:
 
 
 def _beside_free_gpus(ties: list[Tie], request: Request, counts: Counter[str]) -> str:
-    """What is short on nodes that have the GPUs, though more nodes lack these; "" without any."""
+    """Say what is short on nodes with enough GPUs, though more nodes lack GPUs; "" if there are none."""
     scarce = max(("cores", "memory"), key=lambda what: counts[what])
     if not counts[scarce]:
         return ""
@@ -470,7 +470,7 @@ def _largest(ties: list[Tie], request: Request, what: str) -> str:
 
 
 def _smaller(ties: list[Tie], request: Request) -> str:
-    """The flags with which it would fit, in place of the share that it gets; "" where none would do."""
+    """Return flags with which it would fit, in place of default shares; "" if none would help."""
     shares = _shares(request)
     found = [
         (smaller.cpu_thousandths, smaller.memory_bytes)
@@ -490,7 +490,7 @@ def _size_flag(count: int) -> str:
 
 
 def _within(room: NodeCapacity, request: Request, shares: Collection[str]) -> Request | None:
-    """The request with less than the shares that are short in this room; None where that does not make it fit."""
+    """Reduce the short default shares to this room's free capacity; None if it still does not fit."""
     short = set(room.shortage(request).split(SHORT_AND)) & {*shares}
     smaller = request
     if "cores" in short:
@@ -505,14 +505,14 @@ def _within(room: NodeCapacity, request: Request, shares: Collection[str]) -> Re
 
 
 def _widest(ties: list[Tie], has: Callable[[NodeCapacity], int]) -> tuple[int, str]:
-    """The most that a room has, and the last by name that has it."""
+    """Return the maximum, and the last room by name with it."""
     having = [(has(tie.first()), tie) for tie in ties]
     most = max(count for count, _ in having)
     return most, max(name for count, tie in having if count == most for name in tie.rooms)
 
 
 def _withheld(ties: list[Tie], request: Request) -> str:
-    """The devices that would count were they well; "" where that is not what is short."""
+    """Name withheld devices that would count if healthy; "" if GPUs are not short."""
     unwell = [
         room
         for tie in ties
@@ -537,7 +537,7 @@ def _withheld(ties: list[Tie], request: Request) -> str:
 
 
 def _listed(counts: Counter[str]) -> str:
-    """What keeps how many nodes from it: "2 nodes run no containers, 1 is drained"."""
+    """List the reasons with numbers of nodes: "2 nodes run no containers, 1 is drained"."""
     told: list[str] = []
     for what, count in counts.most_common():
         one, several = OF_ONE_AND_OF_SEVERAL.get(what, (f"is {what}", f"are {what}"))

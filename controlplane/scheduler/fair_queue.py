@@ -1,10 +1,10 @@
-"""The order of the queue: the lines of a pass, served account by account, so that one placement moves one account.
+"""The order of the queue: the lines of a pass, grouped by account, so that one placement moves one account.
 
-First the small session to which a user without anything has a right, then by class, fair share of the account, and
-rank. Class goes before the right within an account, and the classes below NORMAL have none: a user who wants a session
-of a higher class first gets it first, and the share of others is no reason to start what asks for spare room alone.
+First a small session of each user who holds nothing, by their right, then by class, fair share of the account, and
+rank. Within an account class goes before this right, and classes below NORMAL have none: a user's session of a higher
+class goes first, and fairness is no reason to start a session that is for spare room only.
 
-`queue_listing.py` lists all that waits in this order.
+`queue_listing.py` lists the queue in this order.
 """
 
 from __future__ import annotations
@@ -19,14 +19,14 @@ if TYPE_CHECKING:
     from controlplane.scheduler.queue_classes import Queue, QueueClass, Rank
 
 Turn = tuple[bool, int, float, "Rank"]
-"""Whether it has no right to go first, the class, the share of the account, and the rank of the line: the smallest
-comes first."""
+"""Whether it has no right to go first, the negated class, the share of the account, and the rank of the line:
+smallest first."""
 _Level = tuple[bool, int]
-"""The first two of these, which come before all else."""
+"""The first two fields of a turn."""
 
 
 def is_owed(line: QueueClass, entitlements: Entitlements, queue: Queue) -> bool:
-    """Whether the owner of a line holds nothing, and has a right to one of its sessions before all others."""
+    """Return whether the owner of a line holds nothing, and so has a right to one of its sessions first."""
     return (
         line.has_right
         and entitlements.has_nothing(line.owner)
@@ -35,7 +35,7 @@ def is_owed(line: QueueClass, entitlements: Entitlements, queue: Queue) -> bool:
 
 
 class _Standing:
-    """What the turns of an account's lines depend on; it changes when one of its sessions is placed."""
+    """The share of an account; it changes when one of its sessions is placed."""
 
     __slots__ = ("account", "changes", "share")
 
@@ -49,10 +49,10 @@ class _Group:
     """The lines of one class and account, best first.
 
     Attributes:
-        owner: the user with a right to one of them; "": nobody.
-        is_owed: whether that right counts now: it does not while a higher class of the account waits.
+        owner: the user with a right to one of them; "": none.
+        is_owed: whether that right counts now: not while a higher class of the account waits.
         standing: of the account.
-        seen: how often that had changed when the turn of the group was worked out.
+        seen: the standing's `changes` when the turn of the group was computed.
     """
 
     __slots__ = ("is_owed", "lines", "owner", "priority", "seen", "standing")
@@ -66,7 +66,7 @@ class _Group:
         self.lines: list[_Ranked] = []
 
 
-# Flat, as two of them are compared many times for each placement: what is in a tuple of its own costs twice as much.
+# Flat, since they are compared many times for each placement: a nested tuple costs twice as much.
 _Ranked = tuple[int, float, str, "QueueClass"]
 """The rank of a line, and the line."""
 _Entry = tuple[float, int, float, str, _Group]
@@ -74,17 +74,17 @@ _Entry = tuple[float, int, float, str, _Group]
 
 
 class Turns:
-    """The lines of one pass in the order in which they are served, as placements change it.
+    """The lines of one pass in the order of service, as placements change it.
 
-    A placement changes the share of its account alone: the lines of an account are kept together, and only
-    those accounts are looked at again that come to the front.
+    A placement changes only the share of its account: the lines of an account are grouped, and only
+    accounts that reach the front are updated.
 
     Args:
-        lines: those that may have room; one whose `fits` becomes None has none any more.
-        queue: which classes wait; changed by whoever places.
-        entitlements: shares, and who holds nothing; likewise.
+        lines: lines that may have room; `fits` None: no more room.
+        queue: for waiting classes; the caller updates it during the pass.
+        entitlements: for shares, and users who hold nothing; likewise.
         now: Unix seconds.
-        patience: who waited for so many seconds is due.
+        patience: sessions that waited for so many seconds are due.
     """
 
     def __init__(
@@ -113,7 +113,7 @@ class Turns:
                 group = groups[key] = _Group(line.priority, standing, owed)
             group.lines.append((*line.rank(now, patience), line))
         self._levels: dict[_Level, list[_Entry]] = {}
-        # Groups whose right does not count because of a higher class of their account.
+        # Groups whose right is suspended by a higher class of their account.
         self._without_right: dict[str, list[_Group]] = {}
         for group in groups.values():
             heapify(group.lines)
@@ -130,7 +130,7 @@ class Turns:
         self._begin_level()
 
     def _begin_level(self) -> bool:
-        """Go on with the first level that is left; whether there is one."""
+        """Start the next level; return whether there is one."""
         if not self._levels:
             return False
         self._level = min(self._levels)
@@ -139,14 +139,14 @@ class Turns:
 
     @staticmethod
     def _entry(group: _Group) -> _Entry:
-        """Where a group stands within its level: no two ranks are the same, and so groups are never compared."""
+        """Return a group's heap entry in its level: ranks are unique, so groups are never compared."""
         standing = group.standing
         group.seen = standing.changes
         precedence, created_at, session_id, _ = group.lines[0]
         return (standing.share, precedence, created_at, session_id, group)
 
     def next(self) -> tuple[QueueClass, Account] | None:
-        """The line whose turn it is, and its account; None when nobody is left."""
+        """Return the next line, and its account; None if none is left."""
         while self._heap or self._begin_level():
             group = self._heap[0][4]
             if not group.lines:
@@ -164,20 +164,20 @@ class Turns:
         return None
 
     def _owe_nothing(self, group: _Group) -> None:
-        """Let the first group stand with those of its class to whom nothing is owed."""
+        """Move the first group to the level of its class without a right."""
         group.owner, group.is_owed = "", False
         heappop(self._heap)
         heappush(self._levels.setdefault(_level(group), []), self._entry(group))
 
     def _give_back_rights(self, name: str) -> None:
-        """No session of a class of this account may be left: then the right of a lower one counts from now on."""
+        """Activate the right of a lower class, if no session of a higher one of this account is left."""
         without = self._without_right.pop(name, [])
         highest = self._queue.highest_of(name)
         for group in without:
             if group.priority != highest:
                 self._without_right.setdefault(name, []).append(group)
             elif group.lines and self._entitlements.has_nothing(group.owner):
-                # Where it stood is a group without lines, which is passed over.
+                # Its old entry becomes a group without lines, which is skipped.
                 again = _Group(group.priority, group.standing, group.owner)
                 again.is_owed = True
                 again.lines, group.lines = group.lines, []
@@ -187,7 +187,7 @@ class Turns:
                 self._begin_level()
 
     def served(self) -> None:
-        """The first of the line whose turn it was was placed, and its account holds more."""
+        """Note that the head of the current line was placed, and its account holds more."""
         group = self._heap[0][4]
         standing, lines = group.standing, group.lines
         standing.share = standing.account.share
@@ -201,20 +201,20 @@ class Turns:
         heapreplace(self._heap, self._entry(group))
 
     def passed(self) -> None:
-        """The line whose turn it was has none any more."""
+        """Remove the current line from the pass."""
         group = self._heap[0][4]
         heappop(group.lines)
         self._again(group)
 
     def _drop_full(self, group: _Group) -> None:
-        """Pass over the lines at the front of the first group for which there is no room."""
+        """Remove lines without room from the front of the first group."""
         lines = group.lines
         while lines and lines[0][3].fits is None:
             heappop(lines)
         self._again(group)
 
     def _again(self, group: _Group) -> None:
-        """The first group has other lines than before."""
+        """Update the heap after a change of the first group's lines."""
         if group.lines:
             heapreplace(self._heap, self._entry(group))
         else:

@@ -1,4 +1,4 @@
-"""Where a request fits now, best first: kept up by what changes, never by looking at all."""
+"""Where a request fits now, best first: updated incrementally, never by a full scan."""
 
 from __future__ import annotations
 
@@ -23,14 +23,14 @@ if TYPE_CHECKING:
 Entry = tuple[Rank, "Order", "Tie"]
 
 _ACROSS = ""
-"""In place of a pod: all that is alike, wherever it stands."""
+"""In place of a pod: all similar rooms, in any pod."""
 
 
 class Ranking:
-    """Ties of rooms, best first; those in which no room is left are passed over.
+    """Ties of rooms, best first; ties without rooms are skipped.
 
     Attributes:
-        known: those that are ranked, and those that are out of the question.
+        known: ranked ties, and unsuitable ones.
     """
 
     __slots__ = ("_heap", "known")
@@ -46,7 +46,7 @@ class Ranking:
             heappush(self._heap, (rank, tie.order, tie))
 
     def best(self) -> Tie | None:
-        """The best one that has rooms."""
+        """Return the best tie with rooms."""
         heap = self._heap
         while heap:
             tie = heap[0][2]
@@ -58,14 +58,14 @@ class Ranking:
 
 
 class FeasibleNodes:
-    """The rooms that have space for one replica of a request."""
+    """Rooms with space for one replica of a request."""
 
     def __init__(self, rooms: NodeIndex, request: Request) -> None:
         self._rooms = rooms
         self._request = request
         self._seen = -1
         self._least = request.whole_devices
-        # Of a request that takes whole devices, and any of them: how many.
+        # The number of whole devices, for a request of any model.
         self._whole = 0 if request.avoids else request.whole_devices
         self._era = -1
         self.suits = Eligibility(rooms, request)
@@ -74,12 +74,12 @@ class FeasibleNodes:
     def _clear(self) -> None:
         self._ranking = Ranking()
         self._steps: dict[Tie, tuple[Tie, Resources]] = {}
-        """What a room becomes, and what one replica gets there, follows from what it was."""
+        """By tie: a room's next tie after one replica, and the replica's resources."""
 
     def place(
         self, wanted: int, session_id: str, near: Near | None = None
     ) -> tuple[ReplicaPlacement, ...]:
-        """Take one replica from the tightest room that holds it, of equal ones the nearest; none when none does."""
+        """Take one replica from the tightest room that holds it, of equal ones the nearest; () if none does."""
         rooms = self._rooms
         tie = self._best() if wanted == 1 else None
         if tie is None:
@@ -105,19 +105,19 @@ class FeasibleNodes:
                 placed = placed._replace(is_near_data=True)
         after = room.tie
         if self._era == rooms.era:
-            # Nothing else has changed since the best one was looked for.
+            # Nothing else has changed since the search for the best one.
             if after not in self._ranking.known:
                 self._look(after)
             self._seen = rooms.revision
         return (placed,)
 
     def holding(self, most: int) -> Iterator[NodeCapacity]:
-        """The best of the rooms that hold one; no more are needed."""
+        """Yield only the best room that holds a replica; more are not needed."""
         tie = self._best() if most else None
         return iter(() if tie is None else (tie.first(),))
 
     def fits(self, wanted: int = 1) -> bool:
-        """Whether there is room for one."""
+        """Return whether there is room for one."""
         return wanted == 1 and self._best() is not None
 
     def _best(self) -> Tie | None:
@@ -130,14 +130,14 @@ class FeasibleNodes:
             else:
                 known, least = self._ranking.known, self._least
                 for _, tie in rooms.changed[self._seen - rooms.lost :]:
-                    # Mostly it is one of those that are known.
+                    # Mostly it is already known.
                     if tie.whole >= least and tie not in known:
                         self._look(tie)
             self._seen = rooms.revision
         return self._ranking.best()
 
     def _look(self, tie: Tie) -> None:
-        """Rank a tie that rooms have come into."""
+        """Rank a tie that got rooms."""
         ranking = self._ranking
         if tie in ranking.known or tie.whole < self._least or not tie.rooms:
             return
@@ -149,7 +149,7 @@ class FeasibleNodes:
 
 
 class Group:
-    """Rooms of which a gang may take several, by how many replicas each holds."""
+    """Rooms that one gang may combine, by how many replicas each holds."""
 
     __slots__ = ("alike", "by_count", "pod", "total")
 
@@ -160,7 +160,7 @@ class Group:
         self.by_count: dict[int, Ranking] = {}
 
     def fewest(self, wanted: int) -> Iterator[Choice]:
-        """The widest rooms first, the rest on the tightest one that holds it; each must be taken."""
+        """Choose the widest rooms first, and for the rest the tightest that holds it; the caller must take each."""
         while wanted:
             best = {count: tie for count, one in self.by_count.items() if (tie := one.best())}
             enough = [count for count in best if count >= wanted]
@@ -170,7 +170,7 @@ class Group:
 
 
 class FeasibleGangs:
-    """Where several replicas fit together: inside one pod, or else across them."""
+    """Where several replicas fit together: inside one pod, else across pods."""
 
     def __init__(self, rooms: NodeIndex, request: Request) -> None:
         self._rooms = rooms
@@ -189,9 +189,9 @@ class FeasibleGangs:
     def place(
         self, wanted: int, session_id: str, near: Near | None = None
     ) -> tuple[ReplicaPlacement, ...]:
-        """Take all replicas, or none where they do not fit together.
+        """Take all replicas, or none if they do not fit together.
 
-        From the smallest pod that holds them, so that wide ones stay whole; across pods where none does.
+        From the smallest pod that holds them, so that large ones stay free; across pods if none does.
         """
         group = self._smallest(wanted)
         chosen: Iterable[Choice] = () if group is None else group.fewest(wanted)
@@ -204,7 +204,7 @@ class FeasibleGangs:
         return self._smallest(wanted) is not None
 
     def holding(self, most: int) -> Iterator[NodeCapacity]:
-        """So many of the rooms that hold a replica at least, those that hold most first."""
+        """Yield up to `most` rooms that hold a replica, widest first."""
         self._keep_up()
         held = [(-held[0], tie.order, tie) for tie, held in self._held.items() if held[0]]
         rooms = (
@@ -237,16 +237,16 @@ class FeasibleGangs:
                 if after.whole >= least:
                     moved[after] += 1
         for tie, count in moved.items():
-            # One that was left and come back to may have been passed over meanwhile.
+            # A tie that rooms left and came back to may have been skipped meanwhile.
             if count or tie.rooms:
                 self._add(tie, count)
         self._seen = rooms.revision
 
     def _add(self, tie: Tie, rooms: int) -> None:
-        """So many rooms more are in this state."""
+        """Add `rooms`, which may be negative, to the number of rooms in a tie."""
         held = self._held.get(tie)
         if held is None:
-            # One that was never seen and is left by somebody would have been entered before, and cancels.
+            # If a room left a tie that was never seen, it also entered it since: both cancel out.
             count, rank = self.suits.of(tie)
             held = (count, rank, self._groups_of(tie.first()) if count else ())
             self._held[tie] = held
@@ -282,7 +282,7 @@ class FeasibleGangs:
 
 
 class FeasibleAvoiding:
-    """The same for those that avoid what failed them: few, for which each room is looked at."""
+    """The same for sessions that avoid nodes or devices: few, so each room is examined."""
 
     def __init__(self, rooms: NodeIndex, request: Request) -> None:
         self._rooms = rooms
@@ -292,7 +292,7 @@ class FeasibleAvoiding:
     def place(
         self, wanted: int, session_id: str, near: Near | None = None
     ) -> tuple[ReplicaPlacement, ...]:
-        """Take all replicas, or none, as `FeasibleGangs` does; where their data is makes no difference."""
+        """Take all replicas, or none, as `FeasibleGangs`; data locality is ignored."""
         del near
         return _take(self._rooms, self.suits, self._choose(wanted), session_id)
 
@@ -314,13 +314,13 @@ class FeasibleAvoiding:
             yield from self._fewest(groups[near, alike], wanted)
 
     def holding(self, most: int) -> Iterator[NodeCapacity]:
-        """So many of the rooms that hold a replica at least."""
+        """Yield up to `most` rooms that hold a replica."""
         return islice((room for room in self._rooms if room.holds(self._request)), most)
 
     def _fewest(self, held: list[tuple[int, NodeCapacity]], wanted: int) -> Iterator[Choice]:
         left = sorted(held, key=lambda one: -one[0])
         while wanted:
-            # They came tightest first, and sorting is stable.
+            # The rooms are tightest first, and sorting is stable.
             enough = [one for one in left if one[0] >= wanted]
             chosen = min(enough, key=lambda one: one[0]) if enough else left[0]
             left.remove(chosen)
@@ -336,7 +336,7 @@ class FeasibleAvoiding:
 def _take(
     rooms: NodeIndex, suits: Eligibility, chosen: Iterable[Choice], session_id: str
 ) -> tuple[ReplicaPlacement, ...]:
-    """Take so many replicas from each room; whoever chooses the next one sees what is left."""
+    """Take the replicas room by room, so that each choice sees the remaining capacity."""
     placed: list[ReplicaPlacement] = []
     for room, count, is_near_data in chosen:
         for _ in range(count):
@@ -350,7 +350,7 @@ AnyFeasible = FeasibleNodes | FeasibleGangs | FeasibleAvoiding
 
 
 def fits_of(rooms: NodeIndex, request: Request) -> AnyFeasible:
-    """Where a request fits, in the way that costs least for it."""
+    """Return the cheapest index for a request."""
     if request.avoids:
         return FeasibleAvoiding(rooms, request)
     return (

@@ -1,4 +1,4 @@
-"""What a replica asks for, and whether one node has it."""
+"""A replica's request, and whether a node can satisfy it."""
 
 from __future__ import annotations
 
@@ -22,19 +22,19 @@ if TYPE_CHECKING:
     from controlplane.domain.values import DatasetVersion
 
 DEFAULT_CPU_THOUSANDTHS = 2_000
-"""Most that a session gets that does not say how many cores it wants."""
+"""Maximum default of cores."""
 
 DEFAULT_MEMORY_BYTES = 24_000_000_000
-"""Most that a session gets that does not say how much memory it wants."""
+"""Maximum default of memory."""
 
 DEVICELESS_SHARES = 4
-"""Into how many default shares a node without devices is cut."""
+"""Default shares per node without devices."""
 
 
 class Request(NamedTuple):
-    """What every replica of one session asks for: sessions with equal requests fit alike.
+    """Request of each replica of a session: sessions with equal requests fit alike.
 
-    A tuple, because every queued session is looked up by its request in every plan.
+    A tuple, since every plan looks up every queued session by its request.
     """
 
     owner: str
@@ -43,35 +43,35 @@ class Request(NamedTuple):
     memory_bytes: int
     replica_count: int
     in_container: bool = False
-    """Whether it names an image, which only nodes that run containers have a use for."""
+    """Whether it needs an image, and so a node that runs containers."""
     gpu_model: str = ""
     """The model of its devices, as `domain.models` reads it; "": any."""
     pod: str = ""
-    """The pod of its nodes; "": any, and none."""
+    """The pod of its nodes; "": any or none."""
     network: Network | None = None
-    """The network that its nodes give it; None: any."""
+    """The required network of its nodes; None: any."""
     avoids: frozenset[str] = frozenset()
-    """Devices, by uuid, and nodes that it is not to have: they failed it."""
+    """Excluded devices, by uuid, and nodes: they failed it."""
     paths: tuple[str, ...] = ()
-    """Folders of its datasets in place, which its nodes have."""
+    """Folders of its datasets in place, required of its nodes."""
     with_conda: bool = False
-    """Whether its nodes install packages of conda."""
+    """Whether its nodes must install conda packages."""
     data_bytes: int = 0
-    """What its datasets take on the disk of each node."""
+    """Disk space for its datasets on each node."""
 
     @property
     def whole_devices(self) -> int:
-        """Whole devices for each replica; 0 for a share of one and for none."""
+        """Whole devices per replica; 0 for a share of one and for none."""
         return self.gpu_thousandths // WHOLE_DEVICE
 
     @property
     def is_share(self) -> bool:
-        """Whether it asks for a part of one device."""
+        """Whether it requests a part of one device."""
         return 0 < self.gpu_thousandths < WHOLE_DEVICE
 
 
 def data_bytes(datasets: Iterable[DatasetVersion]) -> int:
-    """The least that these take on the disk of a node: versions of one dataset may share all their files."""
+    """Return their minimum disk space on a node: versions of one dataset may share all their files."""
     largest: dict[tuple[str, str], int] = {}
     for one in datasets:
         key = one.owner, one.name
@@ -80,7 +80,7 @@ def data_bytes(datasets: Iterable[DatasetVersion]) -> int:
 
 
 def request_of(owner: str, spec: SessionSpec, *, avoids: frozenset[str] = frozenset()) -> Request:
-    """The request of a session of this owner."""
+    """Build the request of a session of this owner."""
     wanted = spec.resources
     return Request(
         owner,
@@ -100,16 +100,16 @@ def request_of(owner: str, spec: SessionSpec, *, avoids: frozenset[str] = frozen
 
 
 def asked_by(session: Session) -> Request:
-    """What a session asks for as it is now: with what it must not get again."""
+    """Build the current request of a session, including what it avoids."""
     return request_of(session.owner, session.spec, avoids=session.avoids)
 
 
 def resources_on(node: Node, request: Request) -> Resources:
-    """What one replica gets on this node, defaults filled in.
+    """Return one replica's resources on this node, defaults filled in.
 
-    The default is the node's share for the GPUs asked for: with 2 of 8 GPUs a quarter of its
+    The default is the node's share for the requested GPUs: with 2 of 8 GPUs a quarter of its
     cores and memory, at most NSML's 2 cores and 24 GB. Without a GPU it is one GPU's share, or a
-    quarter of a node that has none.
+    quarter of a node without GPUs.
     """
     parts = len(node.devices) * WHOLE_DEVICE or DEVICELESS_SHARES * WHOLE_DEVICE
     held = request.gpu_thousandths or WHOLE_DEVICE
@@ -125,7 +125,7 @@ def resources_on(node: Node, request: Request) -> Resources:
 
 
 OWNERS_ONLY = "takes its owner's sessions only"
-"""The refusal of a node that does not keep users apart."""
+"""The refusal of a node that does not isolate users."""
 
 NO_CONTAINERS = "runs no containers"
 NO_CONDA = "has no micromamba"
@@ -140,7 +140,7 @@ AVOIDED = "failed it before"
 
 
 def refusal(node: Node, request: Request) -> str:
-    """Why sessions of this kind are never placed there, whatever is free; "" when they are."""
+    """Return why sessions of this kind are never placed there, whatever is free; "" if they are."""
     if node.owner != request.owner and owner_words(node):
         return OWNERS_ONLY
     if request.in_container and node.isolation is not Isolation.CONTAINER:
@@ -157,21 +157,21 @@ def refusal(node: Node, request: Request) -> str:
 
 
 def _unprepared(node: Node, request: Request) -> str:
-    """Why its environment or its data could not be brought there; "" when they could."""
+    """Return why the node cannot prepare its environment or data; "" if it can."""
     if request.with_conda and not node.builds_conda:
         return NO_CONDA
     return "" if node.holds_data(request.data_bytes) else SMALL_DISK
 
 
 def _elsewhere(node: Node, request: Request) -> str:
-    """Why the node is at the wrong place for it; "" when it is not."""
+    """Return why the node's pod or shared folders do not match; "" if they do."""
     if request.pod and node.pod != request.pod:
         return OTHER_POD
     return "" if all(map(node.shares, request.paths)) else NO_SUCH_PATH
 
 
 def _unconnected(node: Node, request: Request) -> str:
-    """Why the node does not give it the network that it needs; "" when it does."""
+    """Return why the node lacks its required network; "" if it does not."""
     given = node.networks_for(request.replica_count)
     if request.replica_count > 1 and not given:
         return NO_GANGS
@@ -181,14 +181,14 @@ def _unconnected(node: Node, request: Request) -> str:
 
 
 MOST_ON_ONE_NODE = 960
-"""Replicas on one node, however little they ask for. Each has a port of a bridge, the agent's or the container
-engine's, of which Linux has 1,023: builds and namespaces that are kept ready need some, too. A start that finds
-none fails the session, whoever filled the bridge."""
+"""Maximum replicas on one node, however small. Each needs a port of a bridge, the agent's or the container
+engine's, and Linux has 1,023 per bridge: builds and prepared namespaces need some, too. Without a free port
+a session fails to start, whoever filled the bridge."""
 MEMORY_FOR_EACH = 64 << 20
-"""Bytes of a node's memory for each replica that it takes: what supervises one (its shim, its keeper, the engine's
-processes) uses about 10 MiB, which counts for no session and would otherwise come to more than the node has."""
+"""Bytes of a node's memory for each replica, to limit their number: a replica's supervisors (its shim, its keeper, the
+engine's processes) use about 10 MiB, charged to no session, and could otherwise exceed the node's memory."""
 
 
 def most_on(node: Node) -> int:
-    """How many replicas a node takes, however little they ask for."""
+    """Return the maximum number of replicas on a node, however small."""
     return max(1, min(MOST_ON_ONE_NODE, node.capacity.memory_bytes // MEMORY_FOR_EACH))

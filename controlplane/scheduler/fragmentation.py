@@ -1,26 +1,25 @@
-"""How much of a node's free GPUs nobody will be able to use, and where a request costs least of it.
+"""Unusable free GPUs of a node, and placements that add the fewest of them.
 
-A score beside best fit, after "Beware of Fragmentation" (Weng et al., USENIX ATC 2023): of the nodes that hold a
-request take the one, and for a share the device, where the GPUs that recent requests could not use grow
-least. Two things make a free GPU of no use, and each counts half:
+A score beside best fit, after "Beware of Fragmentation" (Weng et al., USENIX ATC 2023): among nodes that hold a
+request, and for a share among devices, choose the one that least increases the GPUs unusable by recent
+requests. A free GPU is unusable for two reasons, and each counts half:
 
-- *Fragments* (section 4.1 there): for each recent shape, weighted by how frequent it is, all that is free on
-  a node that does not hold it, and where the node does hold it the devices that are too small for it.
-- *Stranded* GPUs: what is left when the free cores or the free memory have gone to requests of the recent
-  average. The paper's measure looks one request ahead and so sees the last core missing only when it is
-  gone; this term keeps cores beside GPUs from the first request on.
+- *Fragments* (section 4.1 there): for each recent shape, weighted by its frequency, all free GPUs of a node
+  that does not hold it; on a node that holds it, the devices that are too small for it.
+- *Stranded* GPUs: those left when requests of the recent average have used up the free cores or memory. The
+  paper's measure looks one request ahead and so notices missing cores only when the last one is gone;
+  this term keeps cores beside GPUs from the first request on.
 
-How to use it. Keep one `Arrivals`; tell it every request once, when it is submitted (`saw`). While
-`arrivals.mix` stays the same value, one `Fragmentation(mix)` serves and remembers what it worked out; when the
-mix is another, make a new one, and whatever was ordered by its scores is stale. `best_taking(free, shape)`
-is a function of its arguments and the mix alone, so nodes in equal states need one call; keep nodes grouped
-by state and, for each shape that is asked for, the states ordered by
+Usage. Keep one `Arrivals`; pass it every request once, on submission (`saw`). While `arrivals.mix` stays the
+same value, use one `Fragmentation(mix)`, which caches its results; when the mix changes, create a new one:
+orders by the old scores are stale. `best_taking(free, shape)` depends only on its arguments and the mix, so
+nodes in equal states need one call; group nodes by state and, for each requested shape, order the states by
 
     (-taking.score, tightness(free), name of the first node)
 
-The first is the node, `taking.from_left` says from which device, and `taking.free` is what the node is then.
-Where a room itself says which devices it would give, `gain(before, after)` is the score of that. Before
-the first mix all scores are 0, which is best fit.
+The first is the node, `taking.from_left` selects the device, and `taking.free` is the node's state after it.
+If a room chooses the devices itself, `gain(before, after)` is the score. Before the first mix all scores
+are 0, which is best fit.
 
 All numbers are whole: equal input gives equal output on every machine. GPUs and cores are in
 thousandths, memory is in bytes.
@@ -40,45 +39,45 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
 QUANTUM: Final = 10
-"""Scores count in steps of so many thousandths of a GPU: of nodes within one step the tighter is better."""
+"""Step of scores, in thousandths of a GPU: among nodes within one step the tighter is better."""
 
 WEIGHTS: Final = 1024
-"""The weights of a mix are whole and add up to about this."""
+"""Approximate sum of a mix's weights, which are integers."""
 
 MOST_SHAPES: Final = 256
-"""So many of the most frequent shapes make a mix."""
+"""Maximum number of shapes in a mix, the most frequent ones."""
 
 FIRST_MIX: Final = 32
-"""Requests after which the first mix is made; the next ones after twice as many each."""
+"""Requests before the first mix; each next one takes twice as many."""
 
 WINDOW: Final = 8192
-"""Requests after which all counts are halved, so that what is recent counts more."""
+"""Requests after which all counts are halved, so that recent ones count more."""
 
 REMEMBERED: Final = 1 << 18
-"""States of which one `Fragmentation` keeps what it worked out; then it forgets them all."""
+"""Maximum number of states cached by one `Fragmentation`; then the cache is cleared."""
 
 
 class Shape(NamedTuple):
-    """What one replica asks for."""
+    """Request of one replica."""
 
     gpu_thousandths: int
     """Up to a thousand of one device, or whole devices."""
     cpu_thousandths: int
     memory_bytes: int
     models: frozenset[str] = frozenset()
-    """GPU models of which it takes any, as `domain.models` reads them; empty: every one."""
+    """Acceptable GPU models, as of `domain.models`; empty: any."""
 
     def takes(self, model: str) -> bool:
-        """Whether it may have GPUs of this model."""
+        """Return whether it may have GPUs of this model."""
         return not self.models or any(is_model(model, one) for one in self.models)
 
 
 class Free(NamedTuple):
-    """What is free on one node."""
+    """Free capacity of one node."""
 
     model: str
     whole: int
-    """Devices that nobody touches."""
+    """Unused devices."""
     shares: tuple[int, ...]
     """Free thousandths of the opened devices that are not full, ascending."""
     cpu_thousandths: int
@@ -91,14 +90,14 @@ class Free(NamedTuple):
 
 
 class Taking(NamedTuple):
-    """What it would mean to place one replica on a node."""
+    """A possible placement of one replica on a node."""
 
     score: int
-    """Higher is better: how much fewer GPUs are of no use then, in quanta."""
+    """Decrease of unusable GPUs, in quanta: higher is better."""
     from_left: int
-    """A share comes from a device with so many thousandths free; whole devices from free ones."""
+    """Free thousandths of the device for a share; whole devices come from unused ones."""
     free: Free
-    """What is free there then."""
+    """Free capacity after it."""
 
 
 def tightness(free: Free) -> tuple[int, int, int, int]:
@@ -107,7 +106,7 @@ def tightness(free: Free) -> tuple[int, int, int, int]:
 
 
 def takings(free: Free, shape: Shape) -> list[tuple[int, Free]]:
-    """Each way to place one replica there: the device's thousandths before, and what is free then.
+    """Return all ways to place one replica there: the device's thousandths before, and the capacity after.
 
     A share never spans devices, and whole devices were never shared. The tightest device comes first.
     """
@@ -142,13 +141,13 @@ def _with_less(shares: tuple[int, ...], left: int, gpu: int) -> tuple[int, ...]:
 
 
 class Mix(NamedTuple):
-    """Which shapes are asked for: those with GPUs, each with its weight, the heaviest first."""
+    """Requested shapes with GPUs, each with its weight, heaviest first."""
 
     shapes: tuple[tuple[Shape, int], ...] = ()
 
 
 def mix_of(counts: Mapping[Shape, int]) -> Mix:
-    """The mix of requests of which there were so many."""
+    """Build the mix from counts of requests."""
     with_gpus = [(shape, count) for shape, count in counts.items() if shape.gpu_thousandths]
     with_gpus.sort(key=lambda one: (-one[1], one[0][:3], sorted(one[0].models)))
     kept = with_gpus[:MOST_SHAPES]
@@ -160,8 +159,8 @@ def mix_of(counts: Mapping[Shape, int]) -> Mix:
 class Arrivals:
     """The mix of the requests seen so far.
 
-    Counted, not timed: a quiet week forgets nothing. The mix is made anew when twice as many requests were
-    seen as for the last one; with `WINDOW` of them all counts are halved, so that the recent ones count more.
+    Counted, not timed: a quiet week forgets nothing. The mix is rebuilt when twice as many requests were
+    seen as for the last one; after `WINDOW` of them all counts are halved, so that recent ones count more.
 
     Attributes:
         mix: as last made.
@@ -174,14 +173,14 @@ class Arrivals:
         self._next = FIRST_MIX
 
     def copy(self) -> Arrivals:
-        """The same, which goes its own way from now on."""
+        """Return an independent copy."""
         other = Arrivals()
         other.mix, other._counts = self.mix, self._counts.copy()
         other._seen, other._next = self._seen, self._next
         return other
 
     def saw(self, shape: Shape, replicas: int = 1) -> None:
-        """A session of so many replicas was submitted."""
+        """Count a submitted session."""
         if not shape.gpu_thousandths:
             return
         self._counts[shape] += replicas
@@ -196,10 +195,10 @@ class Arrivals:
 
 
 class Fragmentation:
-    """The scores that one mix gives.
+    """Scores by one mix.
 
     Attributes:
-        mix: which that is.
+        mix: the mix.
     """
 
     def __init__(self, mix: Mix) -> None:
@@ -219,7 +218,7 @@ class Fragmentation:
         self._unused: dict[Free, int] = {}
 
     def best_taking(self, free: Free, shape: Shape) -> Taking | None:
-        """The best way to place one replica there, of equal ones the tightest; None if it does not fit."""
+        """Return the best way to place one replica there, then the tightest; None if it does not fit."""
         best = None
         for from_left, after in takings(free, shape):
             score = self.gain(free, after)
@@ -228,11 +227,11 @@ class Fragmentation:
         return best
 
     def gain(self, before: Free, after: Free) -> int:
-        """How much fewer GPUs are of no use when a node has become `after`, in quanta; mostly negative."""
+        """Return the decrease of unusable GPUs from `before` to `after`, in quanta; usually negative."""
         return (self.unused(before) - self.unused(after)) // QUANTUM
 
     def unused(self, free: Free) -> int:
-        """Thousandths of the node's free GPUs that are of no use to requests of this mix, at most all."""
+        """Return the thousandths of free GPUs that requests of this mix cannot use, at most all."""
         known = self._unused.get(free)
         if known is None:
             if len(self._unused) >= REMEMBERED:
@@ -242,7 +241,7 @@ class Fragmentation:
         return known
 
     def _fragments(self, free: Free) -> int:
-        """What the next request is expected not to find of use."""
+        """Return the thousandths that the next request is expected to be unable to use."""
         if not self._weight:
             return 0
         devices = (free.whole, free.shares)
@@ -263,7 +262,7 @@ class Fragmentation:
         return free.gpu_thousandths - used
 
     def _stranded(self, free: Free) -> int:
-        """What is left when requests of the average shape have used up the cores or the memory."""
+        """Return the thousandths left when requests of the average shape have used up cores or memory."""
         usable = gpu = free.gpu_thousandths
         if self._cpu_wanted:
             usable = min(usable, free.cpu_thousandths * self._gpu_wanted // self._cpu_wanted)
@@ -273,14 +272,14 @@ class Fragmentation:
 
 
 def _usable(whole: int, shares: tuple[int, ...], gpu: int) -> int:
-    """Free thousandths on devices that serve a request of this kind, if there are as many as it needs."""
+    """Return free thousandths on devices that can serve such a request, if there are enough for it."""
     if gpu >= WHOLE_DEVICE:
         return whole * WHOLE_DEVICE if whole >= gpu // WHOLE_DEVICE else 0
     return whole * WHOLE_DEVICE + sum(left for left in shares if left >= gpu)
 
 
 def _fitting(kind: list[tuple[Shape, int]], free: Free) -> int:
-    """The weight of those whose cores and memory are there."""
+    """Return the weight of shapes whose cores, memory and model fit."""
     return sum(
         weight
         for shape, weight in kind

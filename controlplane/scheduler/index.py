@@ -1,4 +1,4 @@
-"""What is decided: what starts where, for whom nodes are held, and who gives way; kept up by changes."""
+"""The scheduler's decisions: placements, reservations and preemptions; updated by changes."""
 
 from __future__ import annotations
 
@@ -44,27 +44,27 @@ if TYPE_CHECKING:
     from controlplane.scheduler.reservations import Promise
 
 At = tuple[int, int, int]
-"""How often rooms, the queue and what everybody holds have changed."""
+"""Revisions of rooms, the queue and entitlements."""
 _SEVERAL = 2
 _NOBODY: Final[Mapping[str, float]] = MappingProxyType({})
 _NEVER = (-1, -1, -1)
 MOST_TRIED = 8
-"""Blocked lines for which those that would give way are looked for in one plan."""
+"""Blocked lines for which one plan searches victims."""
 MOST_SHAPES = 512
-"""Requests for which it is kept up where they fit; those that nobody asked for longest are forgotten."""
+"""Requests with an index of where they fit; the least recently used are dropped."""
 
 
 class ClusterIndex:
-    """Everything that a plan needs, kept by changes: `plan` looks at what differs, not at all there is.
+    """All data for a plan, updated by changes: `plan` examines differences, not the whole cluster.
 
-    A plan counts as carried out at once. What is committed comes again as changes, and makes no
-    difference; once these were applied, `settle` gives back what was not.
+    A plan counts as committed at once. Committed placements come back as changes, without effect; after
+    these were applied, `settle` rolls back the others.
 
     Args:
-        cluster: on which it plans; an empty one by default.
+        cluster: the model to plan on; an empty one by default.
 
     Attributes:
-        cluster: what is known; whoever asks may read it.
+        cluster: the model; callers may read it.
     """
 
     def __init__(self, cluster: Cluster | None = None) -> None:
@@ -87,19 +87,19 @@ class ClusterIndex:
     def of(
         cls, changes: Iterable[Change], rules: Rules = RULES, *, revision: int = 0
     ) -> ClusterIndex:
-        """The index of a cluster that these changes make of nothing, up to a revision."""
+        """Build the index of a cluster from all its changes up to a revision."""
         index = cls(Cluster(rules))
         index.apply(changes, revision=revision)
         return index
 
     def apply(self, changes: Iterable[Change], *, revision: int = 0) -> None:
-        """Take what has happened."""
+        """Apply changes."""
         self.cluster.apply(changes, revision=revision)
 
     def due(self) -> float | None:
-        """When a plan may differ from the last one though nothing happens, Unix seconds; None: never.
+        """Return when a plan may differ from the last one without changes, Unix seconds; None: never.
 
-        Every rule that depends on time has its instant here, so that it holds on a cluster where nothing happens.
+        Every time-dependent rule has its instant here, so that it also applies on an idle cluster.
         """
         dues = [self._queue.due(), self.cluster.moves.due()]
         if self._queue.has_lines:
@@ -107,7 +107,7 @@ class ClusterIndex:
         return min((due for due in dues if due is not None), default=None)
 
     def _preemption_due(self) -> float | None:
-        """When somebody may give way, or move, who did not when it was looked for that last."""
+        """Return when the next search for victims or moves may succeed; None: there is no use."""
         may_help = self._yielders.may_help
         if not any(
             line.priority > Priority.IDLE and may_help(line.key.priority)
@@ -119,7 +119,7 @@ class ClusterIndex:
         return again_at if last.edits != self.cluster.edits else max(last.again_at, again_at)
 
     def _reservation_due(self) -> float | None:
-        """When nodes may be held for another one, or an earlier instant be promised."""
+        """Return when to review the reservation: another session, or an earlier instant."""
         if self._holding:
             return self._holding.due()
         last = self._reserved
@@ -127,7 +127,7 @@ class ClusterIndex:
         return again_at if last.edits != self.cluster.edits else max(last.again_at, again_at)
 
     def is_due(self, now: float) -> bool:
-        """Whether a plan may differ from the last one."""
+        """Return whether a plan may differ from the last one."""
         due = self.due()
         if self._queue.is_due(now) or (due is not None and due <= now):
             return True
@@ -142,9 +142,9 @@ class ClusterIndex:
         """Propose placements, best first; same cluster and instant, same plan.
 
         Args:
-            now: Unix seconds; sessions whose `not_before` is later wait.
-            most: of the placements. Where that cuts the plan short, `is_due` stays true, and if nothing else
-                happens the next plans go on with what this one would have had.
+            now: Unix seconds; sessions with a later `not_before` wait.
+            most: maximum number of placements. If it cuts the plan short, `is_due` stays true, and without
+                other changes the next plans continue it.
         """
         goes_on = self._cut is not None and self._cut.at == self._at()
         self.look_at(now)
@@ -164,7 +164,7 @@ class ClusterIndex:
         preemptions = self._preempt(now) if is_whole else []
         if is_whole:
             self._holding.drop_all_but(self._queue)
-        # What is left over where a reservation was used is looked at once more.
+        # Capacity left over by a used reservation needs another pass.
         is_done = is_whole and not self._holding.is_spent
         self._planned = self._at() if is_done else _NEVER
         self._cut = None if is_whole else Cut(self._at(), self._now, self._patience)
@@ -175,14 +175,14 @@ class ClusterIndex:
         )
 
     def look_at(self, now: float) -> None:
-        """Let the order be that of an instant."""
+        """Set the instant of the order."""
         self._now = now
         self._patience = patience_s(
             self._queue.backlog_gpu_s, self._rooms.gpus, has_limits=not self._queue.without_limit
         )
 
     def _serve(self, placements: list[Placement], most: float) -> bool:
-        """Start whatever fits, in order; whether nothing is left that does."""
+        """Start sessions that fit, in order; return whether none is left that fits."""
         start, take_first = self._entitlements.start, self._queue.take_first
         started = self._started
         nearest_to, has_stocks = self.cluster.locality.nearest_to, bool(self.cluster.locality)
@@ -214,8 +214,8 @@ class ClusterIndex:
                 placements.append(Placement(session_id, replicas))
                 turns.served()
                 continue
-            # Room only shrinks while a plan is made: nothing of this shape fits any more, but where nodes are
-            # held, to which some are let.
+            # Room only shrinks during a plan: nothing of this shape fits any more, except on held nodes,
+            # for sessions that may use them.
             shapes_left -= not self._is_let_more(line)
         return True
 
@@ -228,7 +228,7 @@ class ClusterIndex:
         return Placement(session.id, replicas)
 
     def _stands(self, promise: Promise) -> bool:
-        """Whether a reservation is still of use to who has it."""
+        """Return whether a reservation is still of use to its session."""
         line = self._queue.line_of(promise.session_id)
         return (
             line is not None
@@ -238,7 +238,7 @@ class ClusterIndex:
         )
 
     def _reserve(self, now: float) -> None:
-        """Let nodes be held for the first that are blocked."""
+        """Review the reservation for the first blocked sessions."""
         line = self._queue.line_of(self._holding.holder)
         held = line.shape if line is not None else None
         blocked = [
@@ -253,9 +253,9 @@ class ClusterIndex:
             self._holding.forget()
 
     def _candidates(self, blocked: Iterable[QueueClass]) -> Iterator[Candidate]:
-        """Those of blocked lines that may get a reservation, in order: a due one first in its class.
+        """Yield the candidates for a reservation, in order: due ones first in their class.
 
-        One that has a reservation keeps it until another is due.
+        A session with a reservation keeps it until another is due.
         """
         classes: dict[int, list[QueueClass]] = {}
         for line in blocked:
@@ -264,7 +264,7 @@ class ClusterIndex:
             yield from self._candidates_of(classes[priority])
 
     def _candidates_of(self, lines: list[QueueClass]) -> Iterator[Candidate]:
-        """The same of one class."""
+        """Yield the candidates of one class."""
         now, patience, entitlements = self._now, self._patience, self._entitlements
         kept, holding = self._kept, self._holding
         shares = {line.account: 0.0 for line in lines}
@@ -288,7 +288,7 @@ class ClusterIndex:
                 )
 
     def _let_in(self, lines: Iterable[QueueClass]) -> Iterable[QueueClass]:
-        """Of lines whose shape fits somewhere: all, or those who are let to held nodes where it fits nowhere else."""
+        """Filter lines whose shape fits: if it fits only on held nodes, keep those that may use them."""
         first = next(iter(lines))
         fits = first.fits
         if fits is None or fits.fits(first.count) or self._holding.spares(first.shape):
@@ -296,7 +296,7 @@ class ClusterIndex:
         return [line for line in lines if self._holding.lets(line.head, self._now)]
 
     def _is_let_more(self, line: QueueClass) -> bool:
-        """Close a shape to those for whom there is no room any more; whether some are left."""
+        """Close lines of a shape that have no room any more; return whether some are left."""
         lines = list(self._queue.lines_of(line.shape))
         is_over = self._holding.lets(line.head, self._now)
         for one in lines:
@@ -305,7 +305,7 @@ class ClusterIndex:
         return any(one.fits for one in lines)
 
     def _place_ahead(self, line: QueueClass, near: Near | None) -> tuple[ReplicaPlacement, ...]:
-        """The same on nodes that are held for a session ahead of it, where that does not delay it."""
+        """Place the head of a line on nodes held for another session, if that does not delay the other."""
         session = line.head
         if not self._holding.is_felt or line.fits is None:
             return ()
@@ -318,7 +318,7 @@ class ClusterIndex:
         return replicas
 
     def _serve_moved(self, now: float) -> list[Placement]:
-        """Start those that moved for others, where they were to."""
+        """Start moved sessions at their held places."""
         placements, moves = [], self.cluster.moves
         moves.give_up(now)
         for session_id, place in moves.items():
@@ -333,7 +333,7 @@ class ClusterIndex:
         return placements
 
     def _serve_kept(self) -> list[Placement]:
-        """Start those for whom others gave way, where they did."""
+        """Start sessions on the nodes that were freed for them."""
         placements = []
         for session_id, kept in list(self._kept.items()):
             session, line = self._queue.get(session_id), self._queue.line_of(session_id)
@@ -353,7 +353,7 @@ class ClusterIndex:
     def _place_on(
         self, nodes: Iterable[str], shape: Request, session_id: str
     ) -> tuple[ReplicaPlacement, ...]:
-        """All replicas on these nodes, or none."""
+        """Place all replicas on these nodes, or none."""
         suits = self._fits_of(shape).suits
         rooms = [room for name in nodes if (room := self._rooms.get(name)) and room.is_open]
         held = [(room, room.holds(shape)) for room in rooms]
@@ -367,7 +367,7 @@ class ClusterIndex:
         return tuple(placed)
 
     def _preempt(self, now: float) -> list[Preemption]:
-        """Whom to ask to give way to the first that are blocked, or to move for one of them."""
+        """Choose preemptions for the first blocked sessions, or moves for one of them."""
         found: list[Preemption] = []
         if not self._yielders:
             self._preempted = Look(now, self.cluster.edits, math.inf)
@@ -391,7 +391,7 @@ class ClusterIndex:
         return found
 
     def _ask_to_leave(self, session: Session, given: Sacrifice) -> list[Preemption]:
-        """Have the victims give way to a session, and keep for it what they leave."""
+        """Preempt the victims for a session, and keep the freed nodes for it."""
         found = []
         for victim, ground in given.victims:
             known = self._yielders.get(victim)
@@ -408,7 +408,7 @@ class ClusterIndex:
         return found
 
     def _note_tries(self, now: float, eligible: Iterable[QueueClass], *, has_more: bool) -> None:
-        """Keep when another look is of use, for lines that are still blocked; `has_more`: some were not looked at."""
+        """Record when to search again, for lines that are still blocked; `has_more`: some were not searched."""
         asked = {_asked(line) for line in eligible}
         self._tried = {one: tried for one, tried in self._tried.items() if one in asked}
         again_at = now + AGAIN_S if has_more else math.inf
@@ -418,11 +418,11 @@ class ClusterIndex:
         self._preempted = Look(now, self.cluster.edits, again_at)
 
     def _first_tried(self, blocked: list[QueueClass]) -> list[QueueClass]:
-        """Of blocked lines those to try in this plan, in order: the first ones, and those that were not tried longest."""
+        """Choose blocked lines to try in this plan, in order: the first ones, and the least recently tried."""
         turns = sorted((self.turn(line), number) for number, line in enumerate(blocked))
         numbers = [number for _, number in turns]
         if len(blocked) > MOST_TRIED:
-            # A sort keeps the order of those that were tried at one time.
+            # The sort is stable for lines tried at the same time.
             left = sorted(
                 numbers[MOST_TRIED // 2 :], key=lambda number: self._last_try(blocked[number]).at
             )
@@ -434,14 +434,14 @@ class ClusterIndex:
         return self._tried.get(_asked(line), NO_LOOK)
 
     def _is_tried(self, line: QueueClass, now: float) -> bool:
-        """Whether another look for one would be of no use: nothing has happened, or the last was a moment ago."""
+        """Return whether another search is of no use: nothing has changed, or the last one was a moment ago."""
         tried = self._last_try(line)
         if 0 <= now - tried.at < AGAIN_S:
             return True
         return tried.edits == self.cluster.edits and tried.at <= now < tried.again_at
 
     def _again_at(self, line: QueueClass, now: float) -> float:
-        """When somebody may give way, or move, for the head of a line by time alone who does not now."""
+        """Return when a victim or a move for the head of a line may appear by time alone."""
         again_at = self._yielders.due()
         due_at = line.first.since + self._patience
         if due_at > now:
@@ -452,11 +452,11 @@ class ClusterIndex:
         return again_at
 
     def _may_be_helped(self, line: QueueClass) -> bool:
-        """Whether to look for those that might move for the head of a line."""
+        """Return whether to search moves for the head of a line."""
         return line.is_wide and _asked(line) not in self._looked
 
     def _consolidate(self, line: QueueClass, now: float) -> list[Preemption]:
-        """Whom to ask to move for the head of a line, where that makes room for it."""
+        """Choose moves that make room for the head of a line."""
         head = line.head
         found = self._defragmentation.look(
             line,
@@ -484,14 +484,14 @@ class ClusterIndex:
         return {victim for kept in self._kept.values() for victim in kept.victims}
 
     def _sacrifice(self, line: QueueClass, now: float) -> Sacrifice | None:
-        """Who gives way to the head of a line, where that makes room for it."""
+        """Choose victims that make room for the head of a line."""
         taker = taker_of(line, self._entitlements, self._patience, now)
         asked = self._asked_to_leave()
         bars = partial(self._holding.bars, session_id=line.head.id, priority=line.key.priority)
         rooms = self._yielders.rooms(taker, asked, now, bars)
         fits = self._fits_of(line.shape)
         if rooms and line.shape.replica_count > 1:
-            # Where a part of a gang fits as it is, nobody need go: also on held nodes that it may have.
+            # Rooms that hold a part of a gang now need no victims: also held nodes that it may use.
             may_have_held = self._holding.lets(line.head, now)
             if may_have_held:
                 self._holding.release()
@@ -502,7 +502,7 @@ class ClusterIndex:
         return sacrifice(line.shape, fits.suits, rooms, taker, self.cluster.rules)
 
     def _blocked(self) -> Iterator[QueueClass]:
-        """Lines whose first session fits nowhere, and that others may give way to."""
+        """Yield lines with a blocked head that may preempt others."""
         for line in self._queue.lines():
             if (
                 line.key.priority > Priority.IDLE
@@ -513,13 +513,13 @@ class ClusterIndex:
                 yield line
 
     def turn(self, line: QueueClass) -> Turn:
-        """When a line is served: the smallest first."""
+        """Return the sort key of a line's service: the smallest first."""
         owed = is_owed(line, self._entitlements, self._queue)
         share = self._entitlements.share(line.account)
         return (not owed, -line.priority, share, line.rank(self._now, self._patience))
 
     def in_order(self) -> list[Session]:
-        """All that wait, in the order in which they would be served at the instant of `look_at`."""
+        """List queued sessions in the order of service at the instant of `look_at`."""
         return Order(self._queue, self._entitlements, self._now, self._patience).sessions()
 
     def settle(
@@ -529,13 +529,14 @@ class ClusterIndex:
         staying: Container[str] = frozenset(),
         put_off: Mapping[str, float] = _NOBODY,
     ) -> None:
-        """A plan was carried out, and what came of it applied.
+        """Complete a plan, after its changes were applied.
 
         Args:
             plan: the last one.
-            dropped: ids of the sessions whose placements were not committed: they wait again.
-            staying: ids of those that were to give way, and do not.
-            put_off: until when, Unix seconds, those wait that cannot start yet: what is free is for others meanwhile.
+            dropped: ids of sessions with uncommitted placements: they wait again.
+            staying: ids of chosen victims that were not preempted.
+            put_off: for sessions that cannot start yet, until when they wait, Unix seconds; others may use the
+                free capacity.
         """
         for preemption in plan.preemptions:
             kept = self._kept.get(preemption.for_session_id)
@@ -543,7 +544,7 @@ class ClusterIndex:
                 self.cluster.moves.release(preemption.session_id)
                 if kept is not None:
                     kept.victims.clear()
-                # What is kept for nothing is given up in a plan soon.
+                # Triggers a plan that releases the kept nodes.
                 self.cluster.edits += 1
         for placement in plan.placements:
             for replica in placement.replicas:
@@ -556,7 +557,7 @@ class ClusterIndex:
             self.cluster.put_off(session_id, until)
 
     def _fitting(self) -> list[Iterable[QueueClass]]:
-        """The lines of each request that fits somewhere now."""
+        """Return the lines of each request that fits somewhere now."""
         fitting = []
         for shape, lines in self._queue.shapes():
             fits = self._fits_of(shape)
@@ -567,7 +568,7 @@ class ClusterIndex:
         return fitting
 
     def _fits_of(self, shape: Request) -> AnyFeasible:
-        # Gangs of any size look at the same rooms.
+        # Gangs of any size share an index.
         key = shape if shape.replica_count == 1 else shape._replace(replica_count=_SEVERAL)
         fits = self._fits.pop(key, None)
         if fits is None:
@@ -579,7 +580,7 @@ class ClusterIndex:
 
     @contextmanager
     def trial(self, session: Session, now: float) -> Iterator[Placement | None]:
-        """The placement of a session in the plan that is made with it, which is given back at the end."""
+        """Plan with a session, yield its placement, and roll the plan back."""
         before, stood = self._queue.get(session.id), self._queue.line_of(session.id) is not None
         was_planned, cut = self._planned == self._at(), self._cut
         goes_on = cut is not None and cut.at == self._at()
@@ -614,7 +615,7 @@ class ClusterIndex:
             self._cut = cut._replace(at=self._at()) if cut is not None and goes_on else None
 
     def _keep_only(self, kept: dict[str, Kept]) -> None:
-        """Have nodes kept for those alone for whom they were before a trial."""
+        """Restore the kept nodes as they were before a trial."""
         for session_id, now_kept in list(self._kept.items()):
             if kept.get(session_id) is not now_kept:
                 self.cluster.let_go(session_id)
@@ -627,11 +628,11 @@ class ClusterIndex:
 
 
 Asked = tuple["Request", Priority, str, int]
-"""What the sessions have in common to whom the same ones would give way: shape, class, account and level."""
+"""Key of sessions with the same possible victims: shape, class, account and level."""
 
 
 def _since(tried: dict[Asked, float], now: float, for_s: float) -> dict[Asked, float]:
-    """Those that were tried within so many seconds."""
+    """Keep entries tried within so many seconds."""
     return {one: at for one, at in tried.items() if 0 <= now - at < for_s}
 
 
@@ -640,12 +641,12 @@ def _asked(line: QueueClass) -> Asked:
 
 
 class Look(NamedTuple):
-    """When something was looked for last.
+    """The last search.
 
     Attributes:
         at: Unix seconds.
         edits: `Cluster.edits` by then.
-        again_at: when something else may be found though nothing happens; infinity: never.
+        again_at: when another search may find more without changes; infinity: never.
     """
 
     at: float
@@ -654,12 +655,12 @@ class Look(NamedTuple):
 
 
 Tried = Look
-"""A look at who gives way to the head of a line, in vain."""
+"""A failed search for victims for the head of a line."""
 NO_LOOK = Look(-math.inf, -1, math.inf)
 
 
 class Cut(NamedTuple):
-    """A plan that was cut short: what was known then, and the instant and patience that it was ordered by."""
+    """A plan that was cut short: the revisions then, and the instant and patience of its order."""
 
     at: At
     now: float

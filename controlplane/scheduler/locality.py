@@ -1,8 +1,8 @@
-"""Where the data is: of rooms that are as good as each other, the one that has the least to fetch.
+"""Data locality: among equally good rooms, prefer the one with the least to fetch.
 
-The 2018 paper (3.2.1) prefers nodes that hold the data. Here that is the last word, not the first: only rooms that best
-fit cannot tell apart by their GPUs are compared, by seconds: bytes that are missing over the bandwidth that the
-node has measured. Nothing is looked at for a session whose data no node has, and few nodes for any other.
+The 2018 paper (3.2.1) prefers nodes that hold the data. Here locality only breaks ties: it compares rooms that are
+equal in their GPUs for best fit, by seconds: missing bytes over the node's measured bandwidth. There is no search
+for a session whose data no node has, and few nodes are examined for any other.
 """
 
 from __future__ import annotations
@@ -23,14 +23,14 @@ if TYPE_CHECKING:
     from controlplane.scheduler.node_index import NodeIndex
 
 ASSUMED_BYTES_PER_S: Final = 100e6
-"""Of a node that has fetched nothing yet: most of what a network of 1 Gbit/s carries."""
+"""Rate of a node that has fetched nothing yet: most of 1 Gbit/s."""
 MOST_LOOKED_AT: Final = 32
-"""Nodes that have a thing and are looked at for one replica."""
+"""Maximum number of nodes with a thing that are examined for one replica."""
 _NOTHING: Final = Stock()
 
 
 class Locality:
-    """Which nodes have what, kept by what their agents say.
+    """Cached things of nodes, as reported by their agents.
 
     Args:
         rooms: of all nodes.
@@ -45,7 +45,7 @@ class Locality:
         return bool(self._stocks)
 
     def set(self, node: str, stock: Stock) -> None:
-        """A node has these things from now on, and no others."""
+        """Replace the things of a node."""
         before = self._stocks.pop(node, _NOTHING).things
         if stock.things:
             self._stocks[node] = stock
@@ -59,7 +59,7 @@ class Locality:
                 self._holders.setdefault(thing, Holders()).add(node, size)
 
     def nearest_to(self, spec: SessionSpec) -> Near | None:
-        """Where the data of a session is; None where that makes no difference."""
+        """Return the locations of a session's data; None if no node has any."""
         needs = [one.digest for one in spec.datasets if not one.streamed]
         if spec.image:
             needs.append(whole_reference(spec.image))
@@ -67,14 +67,14 @@ class Locality:
         return Near(self, wanted) if wanted else None
 
     def seconds(self, node: str, wanted: Mapping[str, Holders]) -> float:
-        """How long a node fetches what it lacks of these things."""
+        """Return how long a node would fetch the missing ones of these things."""
         stock = self._stocks.get(node, _NOTHING)
         missing = sum(known.size for thing, known in wanted.items() if thing not in stock.things)
         return missing / (stock.bytes_per_s or ASSUMED_BYTES_PER_S)
 
 
 class Near:
-    """What a session needs of which some node has it; asked while its rooms are chosen."""
+    """The locations of a session's data, used while its rooms are chosen."""
 
     __slots__ = ("_locality", "_wanted")
 
@@ -83,15 +83,15 @@ class Near:
         self._wanted = wanted
 
     def room(self, room: NodeCapacity, request: Request, suits: Eligibility) -> NodeCapacity:
-        """The one with the least to fetch of those as good as `room`; itself where no other has less.
+        """Return the room with the least to fetch among those as good as `room`; itself if no other has less.
 
-        Equal rooms and stocks give an equal one.
+        Deterministic for equal rooms and stocks.
         """
         locality, wanted = self._locality, self._wanted
         best, least, whole = room, locality.seconds(room.name, wanted), room.tie.whole
         for name in self._with_some(room.name) if least else ():
             other = locality.rooms.get(name)
-            # Most differ in this, which costs least to see.
+            # The cheapest test first: most rooms differ in this.
             if other is None or other.tie.whole != whole:
                 continue
             if not _is_as_good(other, room, request, suits):
@@ -105,13 +105,13 @@ class Near:
     def rooms(
         self, chosen: Iterable[Choice], request: Request, suits: Eligibility
     ) -> Iterator[Choice]:
-        """The same for each room of a gang."""
+        """Do the same for each room of a gang."""
         for room, count, _ in chosen:
             best = self.room(room, request, suits)
             yield best, count, best is not room
 
     def _with_some(self, since: str) -> Iterator[str]:
-        """Nodes that have some of it: by name from `since` on, as rooms in one state are taken."""
+        """Yield nodes with some of it: by name from `since` on, the order in which rooms of one state are taken."""
         for known in self._wanted.values():
             at = bisect_left(known.nodes, since)
             ahead = known.nodes[at : at + MOST_LOOKED_AT]
@@ -120,7 +120,7 @@ class Near:
 
 
 class Holders:
-    """The nodes that have one thing.
+    """The nodes that cache one thing.
 
     Attributes:
         nodes: their names, in order.
@@ -133,12 +133,12 @@ class Holders:
         self._sizes: Counter[int] = Counter()
 
     def add(self, node: str, size: int) -> None:
-        """A node has it now, and says that it is so much."""
+        """Add a node with the size that it reports."""
         insort(self.nodes, node)
         self._sizes[size] += 1
 
     def remove(self, node: str, size: int) -> None:
-        """A node has it no longer, or says something else of it."""
+        """Remove a node that no longer has it, or reports another size."""
         del self.nodes[bisect_left(self.nodes, node)]
         self._sizes[size] -= 1
         if not self._sizes[size]:
@@ -146,12 +146,12 @@ class Holders:
 
     @property
     def size(self) -> int:
-        """Bytes, as most of them say; where as many say other things the most."""
+        """Bytes, as most nodes report; in a tie the largest."""
         return max(self._sizes, key=lambda size: (self._sizes[size], size))
 
 
 def whole_reference(image: str) -> str:
-    """The reference of an image with the tag that it means without one."""
+    """Return the reference of an image with its tag, by default "latest"."""
     is_whole = "@" in image or ":" in image.rpartition("/")[2]
     return image if is_whole else f"{image}:latest"
 
@@ -159,10 +159,10 @@ def whole_reference(image: str) -> str:
 def _is_as_good(
     other: NodeCapacity, room: NodeCapacity, request: Request, suits: Eligibility
 ) -> bool:
-    """Whether nothing but cores, memory, and which node it is, tells a room from the best one.
+    """Return whether a room differs from the best one only in cores, memory, and the node itself.
 
-    The score is the same and so are the free GPUs, device by device; for a gang also the pod, and how many
-    replicas it holds, so that it gets no more nodes and no more pods than it would.
+    Score and free GPUs are equal, device by device; for a gang also the pod and the number of replicas,
+    so that it gets no more nodes or pods.
     """
     mine, others = room.tie, other.tie
     if mine is others:

@@ -1,4 +1,4 @@
-"""What the nodes could hold if nothing ran, and what is nearest to a request that goes beyond it."""
+"""Capacity of the empty nodes, and the nearest possible requests for one that exceeds it."""
 
 from __future__ import annotations
 
@@ -19,27 +19,27 @@ if TYPE_CHECKING:
     from controlplane.domain.values import Node
 
 _MOST_NAMES: Final = 3
-"""Of other pods and models, the likest ones: how many are looked at."""
+"""Number of similar pods and models to try."""
 _GB, _MB = 10**9, 10**6
 _WHOLE_FROM_BYTES: Final = 100 * _GB
 
 
 class Kind(NamedTuple):
-    """Nodes that hold the same, and the empty room of the first by name."""
+    """Nodes with equal capacity, and the empty room of the first by name."""
 
     room: NodeCapacity
     nodes: tuple[Node, ...]
 
 
 class Together(NamedTuple):
-    """The most replicas of a request that one gang could have, and the kinds of nodes that hold them."""
+    """Maximum replicas of one gang, and the kinds of nodes that hold them."""
 
     replicas: int
     kinds: tuple[Kind, ...]
 
 
 class _Shape(NamedTuple):
-    """What nodes hold of whole devices: for replicas of one and of several, and for how many at most."""
+    """Whole devices of a node: for replicas with one and with several, and the maximum number of replicas."""
 
     alike: Alike
     one: int
@@ -48,12 +48,12 @@ class _Shape(NamedTuple):
 
 
 class MaxCapacity:
-    """The nodes as they are without sessions, drained and silent ones and withheld devices among them.
+    """All nodes without sessions, including drained and silent ones and withheld devices.
 
-    Nodes that differ in name alone are looked at once.
+    Nodes that differ only in name are grouped.
 
     Args:
-        apart: nodes, and devices by uuid, that are not to be taken for others of their kind.
+        apart: nodes, and devices by uuid, that are not to be grouped.
     """
 
     def __init__(self, nodes: Iterable[Node], *, apart: frozenset[str] = frozenset()) -> None:
@@ -67,11 +67,11 @@ class MaxCapacity:
 
     @property
     def nodes(self) -> list[Node]:
-        """All of them, in no order."""
+        """All nodes, unordered."""
         return [node for kind in self._kinds for node in kind.nodes]
 
     def fits(self, request: Request) -> bool:
-        """Whether the whole gang would fit: costs a look at as many nodes as that takes."""
+        """Return whether the whole gang would fit: examines only as many nodes as needed."""
         held: dict[Alike, int] = {}
         for room, nodes in self._kinds:
             if replicas := room.holds(request) * len(nodes):
@@ -82,7 +82,7 @@ class MaxCapacity:
         return False
 
     def is_torn(self, request: Request) -> bool:
-        """Whether a gang would fit if some of its replicas might run in containers and others not."""
+        """Return whether a gang would fit if only some of its replicas ran in containers."""
         held = Counter[tuple[str, str]]()
         for room, nodes in self._kinds:
             model, network, _ = room.alike_for(request)
@@ -90,7 +90,7 @@ class MaxCapacity:
         return max(held.values(), default=0) >= request.replica_count > 1
 
     def without_network(self, request: Request) -> list[Node]:
-        """The nodes that give gangs no network, where this gang would fit if they did; else none."""
+        """Return the nodes without a network for gangs, if this gang would fit with one; else none."""
         shut = [kind for kind in self._kinds if kind.room.node.gang_network == NO_NETWORK]
         if request.replica_count == 1 or not shut or self.fits(request):
             return []
@@ -101,18 +101,18 @@ class MaxCapacity:
         return nodes if opened.fits(request) else []
 
     def taking(self, request: Request) -> list[Kind]:
-        """The nodes that take such sessions, be they large enough or not."""
+        """Return the nodes that accept such sessions, large enough or not."""
         return [kind for kind in self._kinds if not refusal(kind.room.node, request)]
 
     def refusals(self, request: Request) -> Counter[str]:
-        """Why the other nodes do not, counted."""
+        """Count the nodes by refusal; "" is none."""
         counts = Counter[str]()
         for room, nodes in self._kinds:
             counts[refusal(room.node, request)] += len(nodes)
         return counts
 
     def together(self, request: Request) -> Together:
-        """What one gang could have of this request at most."""
+        """Return the maximum of one gang for this request."""
         held: dict[Alike, int] = {}
         kinds: dict[Alike, list[Kind]] = {}
         for kind in self._kinds:
@@ -122,12 +122,12 @@ class MaxCapacity:
                 kinds.setdefault(alike, []).append(kind)
         if not held:
             return Together(0, ())
-        # Of equal ones the first by name, whatever order the nodes came in.
+        # Among equal ones the first by name, whatever the order of the nodes.
         best = max(held, key=lambda alike: (held[alike], alike))
         return Together(held[best], tuple(kinds[best]))
 
     def pods(self) -> Counter[str]:
-        """The pods, with the number of their nodes."""
+        """Count nodes by pod."""
         counts = Counter[str]()
         for room, nodes in self._kinds:
             if room.node.pod:
@@ -135,7 +135,7 @@ class MaxCapacity:
         return counts
 
     def models(self, pod: str = "") -> Counter[str]:
-        """The GPU models, of a pod or of all, with the number of nodes that have one."""
+        """Count nodes by GPU model, in a pod or in all."""
         counts = Counter[str]()
         for room, nodes in self._kinds:
             if pod in ("", room.node.pod):
@@ -143,12 +143,11 @@ class MaxCapacity:
         return counts
 
     def nearest(self, request: Request) -> tuple[Request, ...]:
-        """Possible requests in place of an impossible one, the nearest first; none where nothing is.
+        """Return possible requests in place of an impossible one, nearest first; none if there are none.
 
-        Smaller or fewer replicas in the same place, those that have most GPUs in all and of equal ones
-        larger replicas; and the same replicas in another one: of another pod, of another model, in any network. Where
-        neither is possible the smaller ones elsewhere, then any without containers, and last without a
-        GPU.
+        Smaller or fewer replicas in the same place, with the most GPUs in all, and then the largest replicas; and
+        the same replicas elsewhere: in another pod, on another model, in any network. If neither is possible,
+        smaller ones elsewhere, then any without containers, and last without a GPU.
         """
         here = self._smaller(request)
         elsewhere = [
@@ -171,7 +170,7 @@ class MaxCapacity:
                 yield smaller
 
     def _loosened(self, request: Request) -> list[list[Request]]:
-        """The same in other pods, and on other models, the likest names first and without a name last; in any network."""
+        """Return the request in other pods, on other models (similar names first, any last), and in any network."""
         ways = []
         if request.pod:
             pods = self.pods()
@@ -189,7 +188,7 @@ class MaxCapacity:
         return ways
 
     def _smaller(self, request: Request) -> Request | None:
-        """The most of the request that fits in its place: fewer replicas, or smaller ones."""
+        """Return the largest part of the request that fits in its place: fewer replicas, or smaller ones."""
         found: list[Request | None] = []
         # Nodes without a network for gangs take single replicas.
         for count in dict.fromkeys((request.replica_count, 1)):
@@ -200,13 +199,13 @@ class MaxCapacity:
         return min(filter(None, found), key=lambda one: _distance(request, one), default=None)
 
     def _most(self, request: Request) -> Request | None:
-        """The most GPUs of a gang that fit, of equal ones in the largest replicas, each with its cores and memory.
+        """Return the most GPUs of a gang that fit, then the largest replicas, each with its cores and memory.
 
-        None where no replica fits. It looks at each node once and tries the sizes at which one more
-        replica fits on a node: at most as many as replicas are asked for, for each number of devices
-        that a node has.
+        None if no replica fits. It examines each node once and tries the sizes at which one more
+        replica fits on a node: at most as many as the requested replicas, for each number of devices
+        of a node.
         """
-        # A session of one replica has another network than a gang: `_smaller` looks at it by itself.
+        # A session of one replica has another network than a gang: `_smaller` handles it separately.
         least = 2 if request.network and request.replica_count > 1 else 1
         if not request.whole_devices:
             replicas = min(request.replica_count, self.together(request).replicas)
@@ -225,7 +224,7 @@ class MaxCapacity:
         return request._replace(gpu_thousandths=size * WHOLE_DEVICE, replica_count=gpus // size)
 
     def _shapes(self, request: Request) -> Counter[_Shape]:
-        """The nodes that take such replicas, those together that hold as many of each size."""
+        """Count the nodes that accept such replicas, grouped by their capacity for each size."""
         plain = request._replace(gpu_thousandths=0)
         shapes = Counter[_Shape]()
         for room, nodes in self._kinds:
@@ -236,7 +235,7 @@ class MaxCapacity:
         return shapes
 
     def _cut(self, request: Request) -> Request | None:
-        """Of one replica as much as some node has, changing as few of its sizes as can be."""
+        """Cut one replica to the capacity of some node, changing as few of its sizes as possible."""
         if self.together(request).replicas:
             return request
         cuts = [(_fitted(kind.room, request), kind.room.node.name) for kind in self.taking(request)]
@@ -260,7 +259,7 @@ def _kind_of(node: Node) -> tuple[object, ...]:
 
 
 def _fitted(room: NodeCapacity, request: Request) -> Request | None:
-    """One replica cut to what an empty node has; None where nothing of it would be left."""
+    """Cut one replica to the capacity of an empty node; None if nothing of it would be left."""
     capacity = room.node.capacity
     gpu = request.gpu_thousandths
     if gpu:
@@ -279,13 +278,13 @@ def _fitted(room: NodeCapacity, request: Request) -> Request | None:
 
 
 def _rounded(memory_bytes: int) -> int:
-    """Memory that is written with few digits, and no more than this."""
+    """Round memory down to few digits."""
     step = _GB if memory_bytes >= _WHOLE_FROM_BYTES else _GB // 10 if memory_bytes >= _GB else _MB
     return memory_bytes // step * step
 
 
 def _replicas(shapes: Counter[_Shape], size: int, request: Request) -> int:
-    """How many replicas of a gang fit with so many GPUs each, and no more than are asked for."""
+    """Return how many replicas of a gang fit with so many GPUs each, up to the requested number."""
     held = Counter[Alike]()
     for shape, nodes in shapes.items():
         devices = shape.several if size > 1 else shape.one
@@ -294,7 +293,7 @@ def _replicas(shapes: Counter[_Shape], size: int, request: Request) -> int:
 
 
 def _distance(request: Request, other: Request) -> tuple[int, int, int, int, int]:
-    """How far a request is from another one: how much is changed, then how much is given up.
+    """Return the distance of two requests: the number of changes, then the lost resources.
 
     Fewer GPUs by fewer replicas, by smaller ones or by both is one change.
     """
@@ -312,7 +311,7 @@ def _distance(request: Request, other: Request) -> tuple[int, int, int, int, int
 
 
 def _likest(name: str, known: Counter[str]) -> list[str]:
-    """The few names that are most like this one, word by word; of equal ones those of most nodes."""
+    """Return the few most similar names, word by word; among equal ones those of most nodes."""
 
     def unlikeness(other: str) -> tuple[float, int, str]:
         theirs = sorted(words_of(other))
@@ -329,9 +328,9 @@ def _likeness(one: str, other: str) -> float:
 
 
 def can_ever_fit(nodes: Iterable[Node], request: Request) -> bool:
-    """Whether the gang would fit if nothing else ran, on nodes that may take it.
+    """Return whether the gang would fit on suitable nodes if nothing else ran.
 
-    Devices that are withheld count: they may be offered again.
+    Withheld devices count: they may be offered again.
     """
     held = Counter[Alike]()
     for node in nodes:
@@ -344,12 +343,12 @@ def can_ever_fit(nodes: Iterable[Node], request: Request) -> bool:
 
 
 def runs_nowhere(nodes: Iterable[Node], request: Request) -> bool:
-    """Whether it names an image and no node runs containers."""
+    """Return whether it needs an image and no node runs containers."""
     return request.in_container and all(node.isolation is not Isolation.CONTAINER for node in nodes)
 
 
 def keep_to_owners(nodes: Iterable[Node], request: Request) -> str:
-    """Why no node takes sessions of this user, in words; "" when one does."""
+    """Say why no node accepts sessions of this user; "" if one does."""
     nodes = list(nodes)
     if not nodes or any(refusal(node, request) != OWNERS_ONLY for node in nodes):
         return ""

@@ -1,4 +1,4 @@
-"""The places that are held for sessions that move (`defragmentation.py`) until they come."""
+"""Places held for moving sessions (`defragmentation.py`) until they arrive."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ if TYPE_CHECKING:
 
 
 class HeldPlacement(NamedTuple):
-    """What is held for a session that moves.
+    """The place held for a moving session.
 
     Attributes:
-        attempt: the one that leaves for it.
-        replicas: where the next one is to run.
-        until: when it is everybody's again if nobody came, Unix seconds.
+        attempt: the attempt that is to end for it.
+        replicas: placements of the next attempt.
+        until: when the place is given up, Unix seconds.
     """
 
     attempt: int
@@ -32,17 +32,17 @@ class HeldPlacement(NamedTuple):
 
     @property
     def nodes(self) -> tuple[str, ...]:
-        """Its nodes, in the order of their replicas."""
+        """Its nodes, each once, in the order of the replicas."""
         return tuple(dict.fromkeys(one.node for one in self.replicas))
 
     @property
     def words(self) -> str:
-        """What its session is told."""
+        """The explanation for its session."""
         return f"room is kept for it on {', '.join(self.nodes)}"
 
 
 class Moves:
-    """The places of those that move: taken in the rooms, and counted for their projects, until they come."""
+    """The places of moving sessions: taken in the rooms, and charged to their projects, until they arrive."""
 
     def __init__(self, rooms: NodeIndex, entitlements: Entitlements) -> None:
         self._rooms = rooms
@@ -50,23 +50,23 @@ class Moves:
         self._places: dict[str, HeldPlacement] = {}
 
     def get(self, session_id: str) -> HeldPlacement | None:
-        """What is held for a session."""
+        """Return the place held for a session, if any."""
         return self._places.get(session_id)
 
     def items(self) -> list[tuple[str, HeldPlacement]]:
-        """All that is held, by session, oldest first."""
+        """List all places by session, oldest first."""
         return list(self._places.items())
 
     def due(self) -> float | None:
-        """When the first place is given up, Unix seconds."""
+        """Return when the first place is given up, Unix seconds; None: there is none."""
         return min((place.until for place in self._places.values()), default=None)
 
     def hold(self, session_id: str, place: HeldPlacement) -> None:
-        """Keep from now on what was taken in the rooms for a session."""
+        """Hold a place that was taken in the rooms for a session."""
         self._places[session_id] = place
 
     def follow(self, session: Session) -> None:
-        """A session is as it says now: whether it still comes, and what is counted for it once it waits."""
+        """Update a session: charge its place once it waits; release it if the session will not use it."""
         place = self._places.get(session.id)
         if place is None:
             return
@@ -78,7 +78,7 @@ class Moves:
             self.release(session.id)
 
     def release(self, session_id: str) -> HeldPlacement | None:
-        """Offer what is held for a session to everybody; what that was."""
+        """Release the place of a session, and return it."""
         place = self._places.pop(session_id, None)
         if place is not None:
             for node in place.nodes:
@@ -89,7 +89,7 @@ class Moves:
         return place
 
     def give_up(self, now: float) -> None:
-        """Hold nothing any more for those who did not come in time."""
+        """Release the places of sessions that did not arrive in time."""
         for session_id, place in self.items():
             if place.until <= now:
                 self.release(session_id)
@@ -97,7 +97,7 @@ class Moves:
     def restore(
         self, before: Mapping[str, HeldPlacement], waiting: Callable[[str], Session | None]
     ) -> None:
-        """Hold again what was held before a trial, and nothing else."""
+        """Restore the places as they were before a trial."""
         for session_id, place in self.items():
             if before.get(session_id) is not place:
                 self.release(session_id)

@@ -1,4 +1,4 @@
-"""What is free on one node, kept by changes; rooms that have the same free are as good as each other."""
+"""Free capacity of one node (its room), updated by changes; rooms in equal states are interchangeable."""
 
 from __future__ import annotations
 
@@ -29,22 +29,22 @@ if TYPE_CHECKING:
 KEPT = "is kept for another"
 HELD = "is held for a session ahead of it"
 SHORT_AND = " and "
-"""Between several things that are short on one node."""
+"""Joins several shortages of one node."""
 Alike = tuple[str, str, bool]
-"""GPU model, network, and whether programs run in containers: the same program finds other things there."""
+"""GPU model, network, and whether programs run in containers: the environment that a gang's replicas must share."""
 Tightness = tuple[int, int, int, int, str]
 Order = tuple[object, ...]
 LEAST_KEPT = 64
 _tuple = tuple.__new__
-"""Makes a named tuple of all its fields in little more than half of the time; for those of which each placement makes one."""
+"""Creates a named tuple in little more than half the time, for tuples that each placement creates."""
 
 
 class RoomState(NamedTuple):
-    """What is free on a node, without its name: nodes in equal states are as good as each other.
+    """Free capacity of a node, without its name: nodes in equal states are interchangeable.
 
-    `kind` numbers what does not change by placing; `near` is the pod, or the node where it has none; `shares` are the free thousandths of opened devices,
-    smallest first; `places` are the replicas that the node still takes, however small; `which` are the
-    devices that are free, where that matters and not only how many.
+    `kind`: number of the properties that placements do not change; `near`: the pod, or without one the node;
+    `shares`: free thousandths of opened devices, smallest first; `places`: replicas that the node still accepts,
+    however small; `which`: the free devices, if it matters which are free.
     """
 
     kind: int
@@ -58,7 +58,7 @@ class RoomState(NamedTuple):
 
     @property
     def gpus(self) -> tuple[object, ...]:
-        """What is free of GPUs, device by device."""
+        """Free GPU capacity, device by device."""
         return (self.whole, self.shares, self.which)
 
     @property
@@ -69,12 +69,12 @@ class RoomState(NamedTuple):
 
 
 class Tie:
-    """The rooms in one state: each is as good as the others, and the first by name is taken.
+    """The rooms in one state: they are interchangeable, and the first by name is taken.
 
     Attributes:
-        state: what is free in each.
-        order: tells it from others that are as good.
-        alike: the same for all that differ in where their rooms stand alone, and for no others ever; -1: not numbered.
+        state: of each room.
+        order: breaks ties of equal ranks.
+        alike: number shared only by ties that differ just in `near`, never reused; -1: not numbered.
         is_mixed: whether it matters which of their devices are free, not only how many.
         rooms: by name.
     """
@@ -91,7 +91,7 @@ class Tie:
         self._names: list[str] = []
 
     def add(self, name: str, room: NodeCapacity) -> None:
-        """A room has come into this state."""
+        """Add a room."""
         rooms, names = self.rooms, self._names
         rooms[name] = room
         if len(names) > 2 * len(rooms) + LEAST_KEPT:
@@ -100,7 +100,7 @@ class Tie:
             heappush(names, name)
 
     def first(self) -> NodeCapacity:
-        """The first one; there must be one."""
+        """Return the first room; there must be one."""
         names, rooms = self._names, self.rooms
         while (room := rooms.get(names[0])) is None:
             heappop(names)
@@ -108,19 +108,19 @@ class Tie:
 
 
 CLOSED = Tie(RoomState(-1, "", -1, (), 0, 0, 0), (), -1)
-"""Where nothing may be placed."""
+"""The tie of rooms that accept no placements."""
 
 
 class NodeCapacity:
-    """What is still free on one node: what it is to run, and what a plan has put there since.
+    """Free capacity of one node, after its allocation and pending placements of a plan.
 
     Attributes:
-        whole: positions of the devices that nobody touches, in order.
+        whole: positions of unused devices, in order.
         shared: free thousandths of opened devices, by position.
         is_mixed: whether it matters which of its devices are free, not only how many.
-        keeper: the session that it is kept for; "": nobody's.
-        promised: the blocked session that is to have it (see reservations.py); "": nobody.
-        tie: it and those in the same state; kept by Rooms.
+        keeper: the session that it is kept for; "": none.
+        promised: the blocked session with the reservation (see reservations.py); "": none.
+        tie: rooms in the same state; maintained by NodeIndex.
     """
 
     __slots__ = (
@@ -161,10 +161,10 @@ class NodeCapacity:
         self.set(node, allocation, is_silent=is_silent, kind=kind)
 
     def set(self, node: Node, allocation: Allocation, *, is_silent: bool, kind: int) -> None:
-        """Take what the node is and what it is to run; what is pending stays taken."""
+        """Update the node's record and allocation; pending placements stay."""
         capacity = free_resources_of(node, allocation)
         self.node, self.allocation = node, allocation
-        # A node without a pod is near to nothing but itself.
+        # A node without a pod is near only to itself.
         self._near = node.pod or f"\0{node.name}"
         self.is_silent, self.kind = is_silent, kind
         self.is_open = not (is_silent or node.closed_by)
@@ -184,8 +184,8 @@ class NodeCapacity:
         self.instances = {i for i, one in enumerate(node.devices) if one.parent_uuid}
         self.is_mixed = bool(self.instances) or len({one.model for one in node.devices}) > 1
         self.withheld = [one for one in node.devices if one.withheld]
-        # Hardware under two names, devices that are not offered or no longer there, more held than there
-        # is: what such a replica leaves behind is not simply what it held.
+        # Hardware under two names, devices withheld or gone, more held than exists: the capacity freed by
+        # such a replica is not simply what it held.
         self._is_recounted = bool(
             self.instances
             or len(capacity.free) < len(node.devices)
@@ -207,7 +207,7 @@ class NodeCapacity:
                 self._occupy(replica.resources, replica.devices)
 
     def change(self, allocation: Allocation) -> bool:
-        """Take what the node is to run now: costs as much as differs. Whether anything does."""
+        """Update the allocation, at the cost of the difference; return whether there is one."""
         if self._is_recounted:
             if allocation == self.allocation:
                 return False
@@ -216,8 +216,8 @@ class NodeCapacity:
         before, after = self.allocation.replicas, allocation.replicas
         self.allocation = allocation
         count = len(after)
-        # The store's records share their replicas, so that the same ones are mostly the same objects, and
-        # new ones come behind those that were there. One that stands elsewhere than before goes and comes.
+        # The store's records share replicas, so that equal ones are usually the same objects, and new ones are
+        # appended. A replica at another position is removed and added.
         kept = 0
         for replica in before:
             if kept < count and after[kept] is replica:
@@ -244,12 +244,12 @@ class NodeCapacity:
 
     @property
     def is_offered(self) -> bool:
-        """Whether anybody's session may be placed here."""
+        """Whether any session may be placed here."""
         return self.is_open and not self.keeper and not self.promised
 
     @property
     def state(self) -> RoomState:
-        """What is free here, without the name."""
+        """Its free capacity, without the name."""
         shares = tuple(sorted(self.shared.values())) if self.shared else ()
         which: tuple[object, ...] = ()
         if self.is_mixed:
@@ -275,12 +275,12 @@ class NodeCapacity:
 
     @property
     def free(self) -> Free:
-        """The same as what a score is worked out of; not for mixed rooms."""
+        """The same as input of a score; not for mixed rooms."""
         state = self.state
         return Free(self.model, state.whole, state.shares, self.cpu, self.memory)
 
     def shortage(self, request: Request) -> str:
-        """What keeps one replica out, or all that is short for it: "GPUs and cores"; "" when it fits."""
+        """Return why one replica is refused, or all shortages: "GPUs and cores"; "" if it fits."""
         refused = refusal(self.node, request) or (KEPT if self.keeper else "")
         if refused:
             return refused
@@ -295,13 +295,13 @@ class NodeCapacity:
         return "" if self.places > 0 else "full of small replicas"
 
     def holds(self, request: Request) -> int:
-        """Replicas of the request that fit here."""
+        """Return the number of replicas of the request that fit here."""
         if refusal(self.node, request):
             return 0
         return self.holds_of(request, resources_on(self.node, request))
 
     def holds_of(self, request: Request, wanted: Resources) -> int:
-        """The same where it is not refused, and each would get `wanted`."""
+        """Return the same if the node does not refuse it, and each replica gets `wanted`."""
         most = self.places
         if wanted.cpu_thousandths:
             most = min(most, self.cpu // wanted.cpu_thousandths)
@@ -318,7 +318,7 @@ class NodeCapacity:
         return max(most, 0)
 
     def alike_for(self, request: Request) -> Alike:
-        """What its replicas would get of which a gang combines only equal ones."""
+        """Return the environment of its replicas here; a gang combines only equal ones."""
         is_contained = self.node.isolation is Isolation.CONTAINER
         model = self._model_for(request.gpu_model) if request.gpu_thousandths else ""
         return (model, self.node.gang_network, is_contained)
@@ -330,7 +330,7 @@ class NodeCapacity:
         return "|".join(sorted(meant))
 
     def _wholes_for(self, count: int, gpu_model: str = "") -> list[int]:
-        """Positions of free devices of which one replica may have `count`.
+        """Return positions of free devices from which one replica may take `count`.
 
         A CUDA process computes on one MIG instance at most (NVIDIA, "MIG User Guide").
         """
@@ -345,23 +345,23 @@ class NodeCapacity:
         ]
 
     def wholes_of(self, count: int, request: Request) -> list[int]:
-        """The same without those that the request avoids."""
+        """Return the same without avoided devices."""
         wholes = self._wholes_for(count, request.gpu_model)
         avoided = self._avoided(request)
         return [position for position in wholes if position not in avoided] if avoided else wholes
 
     def _avoided(self, request: Request) -> frozenset[int]:
-        """Positions of the devices that the request is not to have."""
+        """Return positions of devices that the request avoids."""
         if not request.avoids:
             return frozenset()
         return frozenset(self._positions[one] for one in request.avoids if one in self._positions)
 
     def has_any(self, avoided: frozenset[str]) -> bool:
-        """Whether it, or a device of it, is among these."""
+        """Return whether the node or one of its devices is among these."""
         return self.name in avoided or not avoided.isdisjoint(self._positions)
 
     def opened_for(self, request: Request) -> list[tuple[int, int]]:
-        """Opened devices that hold one share of the request: what is free of each, and its position."""
+        """Return opened devices that hold one share of the request: free thousandths, and position."""
         avoided = self._avoided(request)
         return [
             (free, position)
@@ -372,21 +372,21 @@ class NodeCapacity:
         ]
 
     def hole_for(self, gpu_model: str) -> int:
-        """The most whole devices of a model that one replica could have."""
+        """Return the maximum whole devices of a model for one replica."""
         several, alone = (len(self._wholes_for(count, gpu_model)) for count in (2, 1))
         return max(several, min(alone, 1))
 
     def take(
         self, request: Request, wanted: Resources, rank: int, session_id: str, left: int = 0
     ) -> ReplicaPlacement:
-        """Place one replica that fits; it is pending until an allocation tells of it.
+        """Place one replica that fits; it is pending until an allocation contains it.
 
         Args:
             request: of its session.
-            wanted: what `resources_on` gives it here.
+            wanted: its `resources_on` this node.
             rank: of the replica.
             session_id: its session.
-            left: a share comes from a device with so many thousandths free; 0: from the fullest.
+            left: take a share from a device with so many thousandths free; 0: from the fullest.
         """
         shares = tuple(self._devices_for(request, left))
         self._occupy(wanted, shares)
@@ -395,7 +395,7 @@ class NodeCapacity:
     def take_whole(
         self, count: int, wanted: Resources, rank: int, session_id: str
     ) -> ReplicaPlacement:
-        """The same of one that takes so many whole devices, in a room where any will do."""
+        """Do the same for a replica with whole devices, in a room that is not mixed."""
         wholes, whole = self._wholes, self.whole
         shares: tuple[DeviceShare, ...]
         if count == 1:
@@ -419,17 +419,17 @@ class NodeCapacity:
         return placed
 
     def put(self, placed: ReplicaPlacement, session_id: str) -> None:
-        """Take for a session the very devices that `take` gave it before."""
+        """Take the same devices for a session as an earlier `take`."""
         self._occupy(placed.resources, placed.devices)
         self._pending.setdefault(session_id, []).append(placed)
 
     def drop(self, session_id: str) -> bool:
-        """Give back what a plan put here for a session, as far as no allocation has told of it."""
+        """Release a session's pending placements; return whether there were any."""
         dropped = self._pending.pop(session_id, ())
         if not dropped:
             return False
         if self._is_recounted:
-            # What it had may not be offered any more.
+            # Its devices may not be offered any more.
             self.set(self.node, self.allocation, is_silent=self.is_silent, kind=self.kind)
             return True
         for placed in dropped:
@@ -438,7 +438,7 @@ class NodeCapacity:
         return True
 
     def without(self, sessions: Container[str]) -> NodeCapacity:
-        """The room as it would be if these sessions were gone."""
+        """Return the room without these sessions."""
         kept = tuple(one for one in self.allocation.replicas if one.session_id not in sessions)
         other = NodeCapacity(self.node, replace(self.allocation, replicas=kept), kind=self.kind)
         for session_id, placed in self._pending.items():
@@ -447,23 +447,23 @@ class NodeCapacity:
         return other
 
     def occupants(self) -> frozenset[str]:
-        """All that have something here, also what is pending."""
+        """Return all sessions here, including pending ones."""
         allocated = (one.session_id for one in self.allocation.replicas)
         return frozenset((*allocated, *self._pending))
 
     @property
     def has_twice(self) -> bool:
-        """Whether something is taken for one that has something here already."""
+        """Whether a session here also has a pending placement here."""
         return bool(self._pending) and any(
             one.session_id in self._pending for one in self.allocation.replicas
         )
 
     def free_thousandths(self) -> int:
-        """What is free of its devices, all together."""
+        """Return the free thousandths of all its devices."""
         return len(self.whole) * WHOLE_DEVICE + sum(self.shared.values())
 
     def held_thousandths(self, sessions: Container[str]) -> int:
-        """What all but these sessions hold of its devices, also what is pending."""
+        """Return the thousandths of its devices held by other sessions, including pending ones."""
         held = sum(
             one.gpu_thousandths
             for one in self.allocation.replicas
@@ -531,14 +531,14 @@ def _held(replica: AllocatedReplica) -> Resources:
 
 
 def empty_room(node: Node) -> NodeCapacity:
-    """The room of a node where nothing runs and no device is withheld."""
+    """Return the room of a node without sessions and withheld devices."""
     if any(device.withheld for device in node.devices):
         node = replace(node, devices=tuple(replace(one, withheld="") for one in node.devices))
     return NodeCapacity(node, Allocation(node=node.name))
 
 
 def alone(room: NodeCapacity) -> Tie:
-    """A room apart from all others."""
+    """Return a tie with only this room."""
     tie = Tie(room.state, (), -1)
     tie.add(room.name, room)
     return tie

@@ -1,4 +1,4 @@
-"""The rooms of all nodes, those in equal states together: mutable, indexed, private to the scheduler."""
+"""The rooms of all nodes, grouped by equal states: mutable, indexed, private to the scheduler."""
 
 from __future__ import annotations
 
@@ -27,23 +27,23 @@ if TYPE_CHECKING:
 
 
 Names = set[str]
-"""Of nodes; `NodeIndex.set` hides the type of that name from what follows it there."""
+"""Names of nodes; an alias, since `NodeIndex.set` hides the type `set` from later methods."""
 _MOST_UNTOLD = 10_000
-"""Changes after which followers are told, whether they ask or not."""
+"""Pending changes after which followers are notified without a request."""
 
 
 class NodeIndex:
-    """The rooms of all nodes, and for each request that is asked about where it fits.
+    """The rooms of all nodes, by state.
 
     Attributes:
-        revision: grows with every change of a room that is offered to everybody, or was before it.
-        changed: which state rooms came from, and into which, for those that keep up with them.
-        lost: how many entries of `changed` were forgotten: those kept lead from there to `revision`.
-        scores: what makes of equal rooms some better; None before enough requests were seen.
-        gpus: of all nodes, also of those that take no sessions.
-        edits: grows with every change of a room, also of one that stays as good as it was.
-        withdrawn_edits: grows when something else is free in a room that takes sessions, but is held or kept.
-        era: grows when states were dropped in which no room was: a room that comes into one is in another tie.
+        revision: grows with every change of a room that is offered to all, or was before it.
+        changed: old and new state of changed rooms, for incremental readers.
+        lost: number of dropped entries of `changed`: the remaining ones lead from there to `revision`.
+        scores: ranks equal rooms; None until enough requests were seen.
+        gpus: of all nodes, including those that accept no sessions.
+        edits: grows with every change of a room, even if its state stays equal.
+        withdrawn_edits: grows when free capacity changes in an open room that is held or kept.
+        era: grows when states without rooms were dropped: a room that returns to one is in another tie.
     """
 
     def __init__(self) -> None:
@@ -69,7 +69,7 @@ class NodeIndex:
         self._untold: list[str] = []
 
     def __iter__(self) -> Iterator[NodeCapacity]:
-        """Those that take sessions, tightest first."""
+        """Iterate over rooms that accept sessions, tightest first."""
         taking = (room for room in self._by_name.values() if room.is_open)
         return iter(sorted(taking, key=lambda room: room.tightness))
 
@@ -77,15 +77,15 @@ class NodeIndex:
         return len(self._by_name)
 
     def known(self) -> Iterable[NodeCapacity]:
-        """The rooms of all nodes, also of those that take no sessions."""
+        """Return the rooms of all nodes, including those that accept no sessions."""
         return self._by_name.values()
 
     def get(self, node: str) -> NodeCapacity | None:
-        """The room of a node."""
+        """Return the room of a node, if known."""
         return self._by_name.get(node)
 
     def set(self, node: Node, allocation: Allocation, *, is_silent: bool) -> None:
-        """Take what a node is, what it is to run, and whether it was heard."""
+        """Update a node's record, allocation and silence."""
         room = self._by_name.get(node.name)
         kind = self._kind_of(node)
         if room is None:
@@ -101,7 +101,7 @@ class NodeIndex:
         self.note(room)
 
     def remove(self, node: str) -> None:
-        """A node was taken out of the cluster."""
+        """Remove a node."""
         room = self._by_name.pop(node, None)
         if room is not None:
             self._own(room.node, -1)
@@ -110,7 +110,7 @@ class NodeIndex:
             self.note(room)
 
     def change(self, allocation: Allocation) -> None:
-        """What a node is to run changed; `settle` has to follow, once for many of them."""
+        """Update a node's allocation; call `settle` after a batch of them."""
         room = self._by_name.get(allocation.node)
         if room is not None:
             self._untold.append(room.name)
@@ -118,7 +118,7 @@ class NodeIndex:
                 self._unnoted[room.name] = room
 
     def settle(self) -> None:
-        """All changes that belong together were told: each room that differs is looked at once."""
+        """Complete a batch of changes: reindex each changed room once."""
         for room in self._unnoted.values():
             self.note(room)
         self._unnoted.clear()
@@ -126,57 +126,57 @@ class NodeIndex:
             self.tell()
 
     def put(self, placed: ReplicaPlacement, session_id: str) -> None:
-        """Take for a session once more what was given back."""
+        """Take a dropped placement for a session again."""
         room = self._by_name.get(placed.node)
         if room is not None:
             room.put(placed, session_id)
             self.note(room)
 
     def drop(self, node: str, session_id: str) -> None:
-        """Give back what was taken for a session there and was not committed."""
+        """Release an uncommitted placement of a session on a node."""
         room = self._by_name.get(node)
         if room is not None and room.drop(session_id):
             self.note(room)
 
     def score(self, scores: Fragmentation | None) -> None:
-        """Rate rooms in another way from now on: what was ordered by the former is stale."""
+        """Replace the scores: orders by the former ones become stale."""
         self.scores = scores
         self.revision += 1
         self.lost = self.revision
         self.changed.clear()
 
     def keep(self, node: str, session_id: str) -> None:
-        """Offer a room to nobody but this session; "": to everybody again."""
+        """Offer a room to this session only; "": to all again."""
         room = self._by_name.get(node)
         if room is not None and room.keeper != session_id:
             room.keeper = session_id
             self.note(room)
 
     def promise(self, node: str, session_id: str) -> None:
-        """Offer a room to those alone who do not delay this session; "": to everybody again."""
+        """Offer a room only to sessions that do not delay this one; "": to all again."""
         room = self._by_name.get(node)
         if room is not None and room.promised != session_id:
             room.promised = session_id
             self.note(room)
 
     def ties(self) -> Iterable[Tie]:
-        """The states in which rooms are."""
+        """List the states that have rooms."""
         return [tie for tie in self._ties.values() if tie.rooms]
 
     def follow(self) -> Names:
-        """A set to which `tell` adds each node whose room changes, or what is to run there; its holder empties it."""
+        """Return a set to which `tell` adds nodes with a changed room or allocation; the caller empties it."""
         followed = Names()
         self._followers.append(followed)
         return followed
 
     def tell(self) -> None:
-        """Let those that follow know of what has changed."""
+        """Notify followers of changed nodes."""
         for names in self._followers:
             names.update(self._untold)
         self._untold.clear()
 
     def note(self, room: NodeCapacity, tie: Tie | None = None) -> None:
-        """A room is another one than before; `tie` is where it is now, if that is known."""
+        """Reindex a changed room; `tie`: its new state, if known."""
         self.edits += 1
         name, before = room.name, room.tie
         self._untold.append(name)
@@ -198,14 +198,14 @@ class NodeIndex:
             self._forget()
 
     def _note_withdrawn(self, room: NodeCapacity) -> None:
-        """A room that is held or kept is in no state that others look at; but whom it is for may fit now."""
+        """Count a change of a held or kept room: it is in no shared state, but its session may fit now."""
         state = room.state
         if self._withdrawn.get(room.name) != state:
             self._withdrawn[room.name] = state
             self.withdrawn_edits += 1
 
     def _forget(self) -> None:
-        """Begin anew with what changed, and drop the states in which no room is any more."""
+        """Clear `changed`, and drop the states without rooms."""
         self.lost = self.revision
         self.changed.clear()
         self._most_changed = 4 * len(self._by_name) + LEAST_KEPT
@@ -231,12 +231,12 @@ class NodeIndex:
         return number
 
     def shape_of(self, request: Request) -> Request:
-        """The request without what makes no difference here: who asks, where no node looks at that."""
+        """Return the request without irrelevant fields: the owner, unless some node depends on it."""
         return request if request.owner in self._owners else request._replace(owner=_ANYBODY)
 
     @property
     def owners(self) -> frozenset[str]:
-        """Those whose sessions alone some node takes."""
+        """Users with a node that accepts their sessions only."""
         return frozenset(self._owners)
 
     def _own(self, node: Node, count: int) -> None:
@@ -246,7 +246,7 @@ class NodeIndex:
                 del self._owners[node.owner]
 
     def _kind_of(self, node: Node) -> int:
-        """The number of all that placing does not change; equal for nodes that differ in name alone."""
+        """Number a node's properties that placements do not change; equal for nodes that differ only in name."""
         key = (
             tuple((one.model, bool(one.withheld), bool(one.parent_uuid)) for one in node.devices),
             node.capacity,
@@ -265,11 +265,11 @@ class NodeIndex:
 
 
 _ANYBODY = "\0"
-"""No user: no node is theirs."""
+"""No user: owns no node."""
 
 
 def is_torn_now(ties: Iterable[Tie], request: Request) -> bool:
-    """Whether the gang would fit now if some of its replicas might run in containers and others not."""
+    """Return whether the gang would fit now if only some of its replicas ran in containers."""
     held = Counter[tuple[str, str]]()
     for tie in ties:
         model, network, _ = tie.first().alike_for(request)
@@ -278,7 +278,7 @@ def is_torn_now(ties: Iterable[Tie], request: Request) -> bool:
 
 
 def most_together(ties: Iterable[Tie], request: Request) -> int:
-    """Replicas that one gang could have now."""
+    """Return the maximum number of replicas of one gang now."""
     held = Counter[Alike]()
     for tie in ties:
         held[tie.first().alike_for(request)] += tie.first().holds(request) * len(tie.rooms)

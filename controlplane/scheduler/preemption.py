@@ -1,6 +1,6 @@
-"""Who of those that run gives way to a blocked session: `preemption_policy.py` asked of the nodes that there are.
+"""Choice of victims for a blocked session: applies `preemption_policy.py` to the nodes.
 
-Pure: the index asks with what runs where. What is left for a session is kept for it until it has started.
+Pure: the index passes the running sessions. Freed nodes are kept for the session until it has started.
 """
 
 from __future__ import annotations
@@ -36,13 +36,13 @@ if TYPE_CHECKING:
     from controlplane.scheduler.queue_classes import QueueClass
 
 AGAIN_S: Final = 5.0
-"""How long nobody is looked for again who would give way to a kind of session, after nobody was found."""
+"""Delay of the next search for a kind of session after a search without result."""
 
 
 class Sacrifice(NamedTuple):
-    """Who gives way on which nodes and why, and the GPU-seconds that are lost by it.
+    """Victims with reasons, their nodes, and the lost GPU-seconds.
 
-    `victims` is empty where those that leave already make the room.
+    `victims` is empty if sessions that already leave make the room.
     """
 
     loss: float
@@ -51,7 +51,7 @@ class Sacrifice(NamedTuple):
 
 
 class Going(NamedTuple):
-    """Who goes from which nodes, and the GPU-seconds that are lost by it."""
+    """Sessions that leave, their nodes, and the lost GPU-seconds."""
 
     loss: float
     nodes: tuple[str, ...]
@@ -61,7 +61,7 @@ class Going(NamedTuple):
 def taker_of(
     line: QueueClass, entitlements: Entitlements, patience: float, now: float
 ) -> Preemptor:
-    """The head of a line as the rule looks at it."""
+    """Build the preemptor for the head of a line."""
     session, key = line.head, line.key
     is_due = now - waiting_since(session) >= patience
     gpus = line.claim.gpu_thousandths / WHOLE_DEVICE
@@ -76,9 +76,9 @@ def taker_of(
 
 
 def why(session: Session, victim: Session | None, given: PreemptionReason) -> str:
-    """For whom the victim gives way and on what ground, for people, after "it".
+    """Say for whom and why the victim gives way, for people, after "it".
 
-    Whoever sees the victim reads it: it names nothing that one of them may not see.
+    All viewers of the victim read it: it names nothing that is hidden from any of them.
     """
     is_seen = _is_seen(session, victim)
     name = _name(session, is_seen)
@@ -91,7 +91,7 @@ def why(session: Session, victim: Session | None, given: PreemptionReason) -> st
 
 
 def name_for(session: Session, victim: Session | None) -> str:
-    """How a session is named to whoever sees the victim."""
+    """Return a session's name for viewers of the victim."""
     return _name(session, _is_seen(session, victim))
 
 
@@ -110,14 +110,14 @@ def sacrifice(
     taker: Preemptor,
     rules: Rules = giving_way.RULES,
 ) -> Sacrifice | None:
-    """The least that must give way for a request that fits nowhere; None when that does not help.
+    """Choose the cheapest victims for a request that fits nowhere; None if that does not help.
 
     Args:
         request: of the blocked session.
-        suits: what one of its replicas gets on a node.
-        rooms: where somebody may give way to it, and who; for a gang also where there is room as it is.
+        suits: rates rooms for it.
+        rooms: rooms with possible victims; for a gang also rooms that hold replicas now.
         taker: the blocked session.
-        rules: of giving way.
+        rules: of preemption.
     """
     found = cheapest(request, suits, rooms, taker)
     if found is None:
@@ -130,7 +130,7 @@ def sacrifice(
 def cheapest(
     request: Request, suits: Eligibility, rooms: Mapping[NodeCapacity, Giving], taker: Preemptor
 ) -> Going | None:
-    """Those that lose least of all who, once they are gone, leave room for a request; None: there are none.
+    """Choose the sessions with the smallest loss whose end makes room for a request; None: there are none.
 
     Arguments as those of `sacrifice`.
     """
@@ -146,7 +146,7 @@ def cheapest(
 
 
 class _Offers:
-    """What one node can do for a request: a replica more for each further offer, least lost first."""
+    """Offers of one node: each makes room for more replicas, smallest loss first."""
 
     def __init__(
         self,
@@ -163,7 +163,7 @@ class _Offers:
         self._taker = taker
 
     def next(self, fitting: int, gone: Iterable[giving_way.RunningAttempt]) -> _Offer | None:
-        """Who goes so that more than `fitting` replicas fit, where these go in any case."""
+        """Return victims so that more than `fitting` replicas fit; `gone` leave in any case."""
         names = {one.name for one in gone}
 
         def holds(going: Sequence[giving_way.RunningAttempt]) -> int:
@@ -179,7 +179,7 @@ class _Offers:
 
 
 class _Offer(NamedTuple):
-    """What is lost on one node, the replicas that fit for it, and who goes."""
+    """The loss on one node, the replicas that fit for it, and the victims."""
 
     loss: float
     node: str
@@ -188,7 +188,7 @@ class _Offer(NamedTuple):
 
 
 def _cheapest(group: list[_Offers], wanted: int, taker: Preemptor) -> Going | None:
-    """Those that lose least until all replicas fit, with the nodes and what is lost."""
+    """Choose the smallest losses until all replicas fit."""
     by_node = {one.room.node.name: one for one in group}
     heap = [offer for one in group if (offer := one.next(0, ())) is not None]
     heapify(heap)

@@ -1,9 +1,9 @@
-"""Those that run and may give way, and the nodes where somebody does: kept up by what happens and by time.
+"""Index of running sessions that may be preempted, and of their nodes: updated by changes and by time.
 
-A blocked session asks for the first nodes, by name, where somebody gives way to it now. They are found without a look
-at the others: nodes stand, in the order of their names, under each ground on which somebody there may give way. A node
-is looked at again when its room or a session on it changes, and when time alone makes a difference there: when
-somebody has run its least, or comes into another level of service.
+For a blocked session it returns the first nodes, by name, with a session that may be preempted for it now, without
+a scan: nodes are indexed, in the order of their names, by each ground for preemption on them. A node is updated
+when its room or a session on it changes, and when time alone makes a difference: when a session has run its
+minimum time, or reaches another level of service.
 """
 
 from __future__ import annotations
@@ -30,53 +30,53 @@ if TYPE_CHECKING:
     from controlplane.scheduler.preemption_policy import Preemptor, Rules
 
 MOST_ROOMS: Final = 200
-"""Nodes that are looked at for one blocked session."""
+"""Maximum number of nodes examined for one blocked session."""
 _EARLY_S: Final = 1.0
-"""A node stands under a ground so long before it is one there at the latest, seconds: exact is `giving_way.ground`."""
+"""Grounds are indexed at least this early, seconds: the exact test is `giving_way.ground`."""
 _LEAST_S: Final = 1e-3
-"""Instants are so far apart at least: a level that is over by rounding alone lasts no shorter."""
+"""Minimum distance of instants, seconds: the minimum duration of a level, against rounding."""
 _EASE: Final = 1e-6
 
 Where = tuple[str, int, str]
-"""A ground on which somebody gives way: what it is (below), the class and the account."""
+"""A ground for preemption: its kind (below), the class and the account."""
 Stand = tuple[Where, int]
 """The same, and a number."""
 _LEAVES: Final = "leaves"
-"""Somebody leaves already; no class, account or number."""
+"""A session already leaves; no class, account or number."""
 _CLASS: Final = "class"
-"""Somebody of the class ran for as long as those of higher ones leave it alone; no account or number."""
+"""A session of the class ran for its minimum time before higher classes; no account or number."""
 _GPUS: Final = "gpus"
-"""Somebody of class and account gives way within the class; thousandths of GPUs that it holds."""
+"""A session of class and account may be preempted within the class; its thousandths of GPUs."""
 _LEVEL: Final = "level"
 """The same; the level of its service."""
 
 
 class Running(NamedTuple):
-    """A session that runs, and since when its attempt holds its devices, Unix seconds."""
+    """A running session, and since when its attempt holds its devices, Unix seconds."""
 
     session: Session
     since: float
 
     @property
     def is_leaving(self) -> bool:
-        """Whether it gives way already."""
+        """Whether it is being preempted."""
         stop = self.session.stop
         return stop is not None and stop.cause is Cause.PREEMPTED
 
     @property
     def gpu_thousandths(self) -> int:
-        """What it holds of devices."""
+        """Thousandths of devices that it holds."""
         return sum(one.resources.gpu_thousandths for one in self.session.replicas)
 
     def unsaved_s(self, now: float) -> float:
-        """What of its time is lost when it gives way without another save."""
+        """Return the run time lost if it is preempted without another save, seconds."""
         begun, progress = self.since, self.session.progress
         if progress.can_go_on:
             begun = max(begun, progress.saved_at)
         return max(now - begun, 0.0)
 
     def runner(self, entitlements: Entitlements, now: float) -> giving_way.RunningAttempt:
-        """The same as the rule looks at it."""
+        """Convert it for the preemption rule."""
         session = self.session
         account = account_of(session)
         gpus = self.gpu_thousandths / WHOLE_DEVICE
@@ -97,19 +97,19 @@ class Running(NamedTuple):
 
 
 def account_of(session: Session) -> str:
-    """Who a session counts for."""
+    """Return the account a session is charged to."""
     return session.project or session.owner
 
 
 class Giving(NamedTuple):
-    """Who leaves a node already, and who would give way there."""
+    """Sessions that already leave a node, and possible victims there."""
 
     leaving: list[str]
     runners: list[giving_way.RunningAttempt]
 
 
 class Yielders:
-    """The sessions that run and may give way, or do already, by node."""
+    """Running sessions that may be preempted, or are being preempted, by node."""
 
     def __init__(self, rooms: NodeIndex, entitlements: Entitlements, rules: Rules) -> None:
         self._rooms = rooms
@@ -118,15 +118,15 @@ class Yielders:
         self._by_node: dict[str, dict[str, Session]] = {}
         self._nodes: dict[str, set[str]] = {}
         self._accounts: dict[int, Counter[str]] = {}
-        # As of `_now`: the names of nodes under each ground, and the grounds of each node.
+        # As of `_now`: the nodes of each ground, and the grounds of each node.
         self._now = 0.0
         self._stands: dict[Where, dict[int, list[str]]] = {}
         self._standing: dict[str, set[Stand]] = {}
         self._changed = rooms.follow()
-        # When nodes are looked at again: some that were to be sooner stand there once more.
+        # Times of node updates: a node with a changed time is there more than once.
         self._later: list[tuple[float, str]] = []
         self._due: dict[str, float] = {}
-        # When something changes there by time alone, likewise.
+        # Times of changes by time alone, likewise.
         self._instants: list[tuple[float, str]] = []
         self._next: dict[str, float] = {}
 
@@ -134,7 +134,7 @@ class Yielders:
         return bool(self._nodes)
 
     def put(self, session: Session) -> None:
-        """A session is placed, or another one than it was."""
+        """Add or update a placed session."""
         self.drop(session.id)
         if session.stop is None:
             concerns = may_give_way(session)
@@ -150,7 +150,7 @@ class Yielders:
                 self._by_node.setdefault(node, {})[session.id] = session
 
     def drop(self, session_id: str) -> None:
-        """A session gives way to nobody, as things are."""
+        """Remove a session that cannot be preempted now."""
         known = self.get(session_id) if self._nodes else None
         if known is None:
             return
@@ -169,12 +169,12 @@ class Yielders:
                 del self._by_node[node]
 
     def get(self, session_id: str) -> Session | None:
-        """One that may give way."""
+        """Return a session that may be preempted, if known."""
         nodes = self._nodes.get(session_id)
         return self._by_node[next(iter(nodes))][session_id] if nodes else None
 
     def may_help(self, priority: Priority) -> bool:
-        """Whether there are any who might give way to a class, or move for it."""
+        """Return whether any session might be preempted or moved for a class."""
         is_left_alone = self._rules.in_class is InClass.NOBODY and not self._rules.moves
         most = priority - 1 if is_left_alone else priority
         return any(one <= most for one in self._accounts)
@@ -186,10 +186,10 @@ class Yielders:
         now: float,
         is_barred: Callable[[NodeCapacity], bool],
     ) -> dict[NodeCapacity, Giving]:
-        """Nodes where somebody gives way to one now, or is about to leave, and who: the first by name.
+        """Return the first nodes, by name, with victims for a preemptor or with sessions that leave.
 
-        `asked` are those that are to give way already, and have not been told yet maybe. Rooms that are
-        barred are left out.
+        `asked`: sessions already chosen as victims; the request may still be unsent. Barred rooms are
+        excluded.
         """
         self._keep_up(now)
         found: dict[NodeCapacity, Giving] = {}
@@ -217,7 +217,7 @@ class Yielders:
         return found
 
     def on(self, room: NodeCapacity) -> list[Running]:
-        """Those of a node that may give way, or do already."""
+        """Return a node's sessions that may be preempted, or are being preempted."""
         sessions = self._by_node.get(room.name)
         if not sessions:
             return []
@@ -225,7 +225,7 @@ class Yielders:
         return [Running(sessions[one], begun[one]) for one in begun if one in sessions]
 
     def _named(self, taker: Preemptor) -> Iterator[list[str]]:
-        """Names of nodes, in order, among which are all where somebody leaves or gives way to one."""
+        """Yield sorted lists of nodes that together include all with victims or leaving sessions."""
         yield from self._under(_LEAVES).values()
         rules, entitlements = self._rules, self._entitlements
         for priority in self._accounts:
@@ -239,7 +239,7 @@ class Yielders:
                     levels = self._under(_LEVEL, taker.priority, account)
                     yield from (names for level, names in levels.items() if level > taker.level)
             elif (spare := entitlements.holding(account) - taker.share) > 0:
-                # What it holds less the one that goes is no less than the other's, then.
+                # So without the victim its share is no less than the taker's.
                 most = (spare + _EASE) * entitlements.weight(account) * WHOLE_DEVICE
                 widths = self._under(_GPUS, taker.priority, account)
                 yield from (names for gpus, names in widths.items() if gpus <= most)
@@ -248,10 +248,10 @@ class Yielders:
         return self._stands.get((what, priority, account), {})
 
     def _keep_up(self, now: float) -> None:
-        """Let nodes stand where they do at this instant: costs a look at those of which something changed."""
+        """Update the index to an instant: costs a pass over the changed nodes."""
         self._rooms.tell()
         if now < self._now:
-            # One with a time limit was expected to need more then.
+            # At the earlier instant sessions with a time limit have longer to run.
             self._changed.update(self._by_node)
         self._now = now
         while self._later and self._later[0][0] <= now:
@@ -264,7 +264,7 @@ class Yielders:
         self._changed.clear()
 
     def _look(self, name: str) -> None:
-        """Let a node stand where it does now."""
+        """Update the grounds of a node."""
         room = self._rooms.get(name) if name in self._by_node else None
         after, again_at = set[Stand](), math.inf
         if room is not None and room.is_open and not room.keeper:
@@ -286,7 +286,7 @@ class Yielders:
             insort(self._stands.setdefault(where, {}).setdefault(number, []), name)
 
     def _set_next(self, name: str, at: float) -> None:
-        """Something changes on a node at this instant; a little before, the node is looked at again."""
+        """Schedule an update of a node, a little before the instant of its next change."""
         if self._next.get(name) != at:
             self._next.pop(name, None)
             if at < math.inf:
@@ -298,7 +298,7 @@ class Yielders:
             heappush(self._later, (early_at, name))
 
     def due(self) -> float:
-        """When somebody may give way by time alone who does not yet, Unix seconds; infinity: never."""
+        """Return when a further session may be preempted by time alone, Unix seconds; infinity: never."""
         self._keep_up(self._now)
         instants = self._instants
         while instants and self._next.get(instants[0][1]) != instants[0][0]:
@@ -306,7 +306,7 @@ class Yielders:
         return instants[0][0] if instants else math.inf
 
     def _stand(self, one: Running, stands: set[Stand]) -> float:
-        """Add the grounds on which a session may give way now; when that changes by time, Unix seconds."""
+        """Add a session's current grounds for preemption; return when they change by time, Unix seconds."""
         if one.is_leaving:
             stands.add(((_LEAVES, 0, ""), 0))
             return math.inf
@@ -323,7 +323,7 @@ class Yielders:
         return min((at for at in ahead if at > now), default=math.inf)
 
     def _stand_in_class(self, one: Running, stands: set[Stand]) -> float:
-        """The same of those within its class."""
+        """Do the same for grounds within its class."""
         session, now = one.session, self._now
         priority, account = int(session.spec.priority), account_of(session)
         if gpus := one.gpu_thousandths:

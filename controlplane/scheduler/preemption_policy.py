@@ -1,17 +1,17 @@
-"""Who gives way to whom, what is lost by it, and who of several goes: the one rule, over plain values.
+"""The preemption rule, over plain values: who is preempted for whom, the loss, and the choice among candidates.
 
-An attempt gives way, once it ran its least:
+An attempt gives way, once it ran its minimum time:
 
-- to a higher class, where it can be resumed or its owner allowed that it is ended without;
-- within its class, only where it has a save to go on from: to an account that holds less for its weight and will
-  hold no more than its own then does (fair share; 2022 paper), or, within its account, to a session whose
-  expected service is a whole level smaller (`order.level_of`; Tiresias, NSDI'19, section 3.2).
+- to a higher class, if it is resumable or its owner allowed preemption without a checkpoint;
+- within its class, only if it has a checkpoint: to an account that holds less for its weight and will
+  hold no more than its own then does (fair share; 2022 paper), or, within its account, to a session with
+  an expected service at least one level smaller (`order.level_of`; Tiresias, NSDI'19, section 3.2).
 
-Nothing goes in circles. What a class left it does not get back from a higher one. What an account left it gets
-back only when the other holds more than itself. And who took the place of another within an account stays before
-it until it has ended, or had so much service that it fell behind by a level, which takes as much again as it had;
-or until the other has waited anew for all of its patience (`order.patience_s`). So a session gives way at most
-once for each level of those that pass it, and what is lost stays bounded by the least run to what one costs.
+There are no cycles. A class never preempts a higher one. An account gets devices back only while the other
+holds more than itself. And a session that preempted another one of its account stays ahead until it has ended,
+or fell behind by a level, which takes as much service again as it had; or until the other one has waited for
+all of its patience again (`order.patience_s`). So a session gives way at most once for each level of its
+preemptors, and the loss is bounded by the minimum run time relative to the cost of one preemption.
 """
 
 from __future__ import annotations
@@ -33,20 +33,20 @@ LEAST_RUN_S: Final = 300.0
 IDLE_LEAST_RUN_S: Final = 60.0
 MIN_RUN_S: Final = 1_800.0
 NOTICE_S: Final = 60.0
-"""How long a program has to reach a point at which it can save, unless the settings say otherwise."""
+"""Default time for a program to reach a point at which it can save, seconds."""
 RESTART_S: Final = 60.0
-"""What stopping and starting again takes of what an attempt holds, seconds."""
+"""Time lost by stopping and restarting an attempt, seconds."""
 DUE: Final = -1
-"""The level of one that waited for all of its patience: before all others."""
+"""The level of a session that waited for all of its patience: before all others."""
 
 
 class InClass(enum.StrEnum):
-    """To whom a session gives way within its class.
+    """Preemption within a class.
 
-    LIMITS: to those of other accounts that hold less, and of its own to those whose time limit says that they need
-    a level less. SERVICE: of its own also to those without a limit, by what each had so far: as if all of
-    them were equally likely to end soon. Sessions that are alike, such as the trials of a study, take turns
-    then, and most of them end later; so it is not done unless it is asked for.
+    LIMITS: for accounts that hold less; within the account, for sessions with a time limit that puts them at
+    least a level lower. SERVICE: within the account also for sessions without a limit, by their service so far: as
+    if all of them were equally likely to end soon. Similar sessions, such as the trials of a study, then take
+    turns, and most of them end later; so it is not the default.
     """
 
     NOBODY = "nobody"
@@ -56,15 +56,15 @@ class InClass(enum.StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rules:
-    """What the settings say of giving way; seconds.
+    """Settings of preemption; seconds.
 
     Attributes:
-        least_run_s: for how long an attempt is left alone at least, whatever class waits; one of the class
-            IDLE for `IDLE_LEAST_RUN_S` at most.
-        least_run_in_class_s: for how long those of its own class leave it alone.
-        in_class: to whom it gives way there.
-        moves: whether what can be resumed moves so that free devices lie together (defragmentation.py).
-        notice_s: how long a program has to save, before SIGTERM.
+        least_run_s: minimum run time of an attempt before any preemption; for the class IDLE
+            `IDLE_LEAST_RUN_S` at most.
+        least_run_in_class_s: the same before a preemption by its own class.
+        in_class: preemption by its own class.
+        moves: whether resumable sessions are moved to defragment free devices (defragmentation.py).
+        notice_s: time for a program to save, before SIGTERM.
     """
 
     least_run_s: float = LEAST_RUN_S
@@ -74,7 +74,7 @@ class Rules:
     notice_s: float = NOTICE_S
 
     def least_run_of(self, priority: int) -> float:
-        """For how long an attempt of a class is left alone by higher ones."""
+        """Return the minimum run time of an attempt of a class before higher ones preempt it."""
         if priority == Priority.IDLE:
             return min(self.least_run_s, IDLE_LEAST_RUN_S)
         return self.least_run_s
@@ -84,7 +84,7 @@ RULES: Final = Rules()
 
 
 class PreemptionReason(enum.Enum):
-    """Why one gives way to another, in words for people; most plausible first."""
+    """Reasons of preemption, as text for people; most plausible first."""
 
     CLASS = "of a higher class"
     SHARE = "of an account that holds less"
@@ -92,19 +92,19 @@ class PreemptionReason(enum.Enum):
 
 
 class RunningAttempt(NamedTuple):
-    """An attempt that runs.
+    """A running attempt.
 
     Attributes:
-        name: what it is called, and what breaks ties.
-        level: `order.level_of` what it had so far.
-        ran_s: for how long this attempt has held its devices.
-        loses: `loss`: unsaved work, and what stopping and starting again takes, GPU seconds.
-        is_preemptible: whether it can be resumed, or its owner allowed that it ends.
+        name: identifies it, and breaks ties.
+        level: `order.level_of` its service so far.
+        ran_s: how long this attempt has held its devices.
+        loses: `loss`: unsaved work and the restart, GPU seconds.
+        is_preemptible: whether it is resumable, or its owner allowed to end it.
         priority: its class.
-        has_save: whether another attempt would find something to go on from.
-        account: who it counts for.
-        share: what that holds in all, GPUs for each of its weight.
-        weighs: what of it this one holds.
+        has_save: whether another attempt could resume from a checkpoint.
+        account: the account it is charged to.
+        share: the account's GPUs per weight.
+        weighs: this attempt's part of it.
     """
 
     name: str
@@ -120,14 +120,14 @@ class RunningAttempt(NamedTuple):
 
 
 class Preemptor(NamedTuple):
-    """A session that waits and fits nowhere.
+    """A queued session that fits nowhere.
 
     Attributes:
         level: `order.level_of` it; `DUE` once it waited for all of its patience since it last ran.
         priority: its class.
-        has_limit: whether its level comes from a time limit.
-        account: who it counts for.
-        share: what that would hold with it, GPUs for each of its weight; infinity: it asks for none.
+        has_limit: whether its level is based on a time limit.
+        account: the account it is charged to.
+        share: the account's GPUs per weight, including it; infinity: it requests none.
     """
 
     level: int
@@ -138,19 +138,19 @@ class Preemptor(NamedTuple):
 
 
 def may_give_way(session: Session) -> bool:
-    """Whether a session can be resumed, or its owner allowed that it is ended without."""
+    """Return whether a session is resumable, or its owner allowed to end it without a checkpoint."""
     return session.progress.is_resumable or session.spec.may_be_preempted
 
 
 def loss(*, unsaved_s: float, gpus: float) -> float:
-    """What is lost when an attempt gives way without another save, GPU seconds."""
+    """Return the loss if an attempt is preempted without another save, GPU seconds."""
     return (unsaved_s + RESTART_S) * gpus
 
 
 def ground(
     runner: RunningAttempt, taker: Preemptor, rules: Rules = RULES
 ) -> PreemptionReason | None:
-    """Why it may give way to that one now; None when it may not."""
+    """Return the reason why `taker` may preempt `runner` now; None if it may not."""
     if not runner.is_preemptible or runner.priority > taker.priority:
         return None
     ran_s = runner.ran_s + _ROUNDING_S
@@ -167,7 +167,7 @@ def ground(
 
 
 def are_fair(victims: Iterable[RunningAttempt], taker: Preemptor) -> bool:
-    """Whether no account of its class would hold less than the taker's if all of these went."""
+    """Return whether no account of the taker's class would hold less than the taker's without these victims."""
     shares: dict[str, float] = {}
     gone = Counter[str]()
     for one in victims:
@@ -184,9 +184,9 @@ def fewest(
     taker: Preemptor,
     is_enough: Callable[[Sequence[RunningAttempt]], bool],
 ) -> list[RunningAttempt] | None:
-    """Who of these goes: lower classes first, of each those that lose least, and nobody who need not.
+    """Choose victims: lower classes first, in each the smallest loss first, none that are not needed.
 
-    None when it is not enough that all of them go.
+    None if all candidates together are not enough.
     """
     left = sorted(
         candidates,

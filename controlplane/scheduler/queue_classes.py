@@ -1,4 +1,4 @@
-"""The queue, kept in lines: sessions of one line ask for the same, and differ in age alone."""
+"""The queue, grouped in lines: sessions of one line have equal requests, and differ only in age."""
 
 from __future__ import annotations
 
@@ -22,23 +22,23 @@ if TYPE_CHECKING:
     from controlplane.scheduler.feasibility import AnyFeasible
 
 Age = tuple[float, str]
-"""When a session was submitted, and its id: the oldest is the smallest."""
+"""Submission time of a session, and its id: the oldest is the smallest."""
 Rank = tuple[int, float, str]
 """The precedence, or `DUE`, and the age: the smallest goes first (see session_rank.py)."""
 DUE: Final = 0
-"""The precedence of whoever is due."""
+"""The precedence of a due session."""
 _WIDEST: Final = 1 << 40
 """More thousandths of GPUs than any gang has."""
 
 _SPENT_SHARE = 8
-"""Those who left a line at its front are cut off once there is one of them for so many who stand in it."""
+"""Removed entries at the front of a line are deleted once they are one in so many."""
 
 MOST_PUT_OFF_S: Final = 3 * 3_600.0
-"""Nobody is put off for nearly as long: who seems to be was by a clock that was wrong altogether (`nsml/common/clock.py`)."""
+"""No session is postponed for nearly as long: a longer time is from a wrong clock (`nsml/common/clock.py`)."""
 
 
 class LineKey(NamedTuple):
-    """What the sessions of one line have in common; `level` is that of `order.level_of`."""
+    """Common properties of the sessions in one line; `level` as of `order.level_of`."""
 
     request: Request
     project: str
@@ -47,12 +47,12 @@ class LineKey(NamedTuple):
 
     @property
     def account(self) -> str:
-        """Who its sessions count for: the project, or its user who has none."""
+        """The account its sessions are charged to: the project, or without one the user."""
         return self.project or self.request.owner
 
 
 def demand_of(session: Session) -> Demand:
-    """What the order looks at."""
+    """Build the inputs of the order."""
     spec = session.spec
     return Demand(
         gpus=spec.resources.gpu_thousandths * spec.replica_count / WHOLE_DEVICE,
@@ -62,9 +62,9 @@ def demand_of(session: Session) -> Demand:
 
 
 def _attained_s(session: Session) -> float:
-    """For how long it held its GPUs; with a limit, which is each attempt's, since it used one up last.
+    """Return how long it held its GPUs; with a limit, which is per attempt, since it last used one up.
 
-    Else one that goes on after its limit would count as one that needs nothing more.
+    Else a session resumed after its limit would seem to need nothing more.
     """
     limit_s, attained_s = session.spec.time_limit_s, 0.0
     for one in session.attempts:
@@ -75,7 +75,7 @@ def _attained_s(session: Session) -> float:
 
 
 def waiting_since(session: Session) -> float:
-    """When it was submitted, or when its last attempt ended: who is due waited for so long in one piece."""
+    """Return when it was submitted, or its last attempt ended: patience counts one uninterrupted wait."""
     return max([session.created_at, *(one.ended_at for one in session.attempts)])
 
 
@@ -83,11 +83,11 @@ class Waiting:
     """A session in the queue.
 
     Attributes:
-        age: of the session; so that nobody looks at that who does not take it.
+        age: the session's, copied for fast access.
         since: when it began to wait, see `waiting_since`.
-        expected: GPU seconds that it is expected to use.
+        expected: expected GPU seconds.
         is_unlimited: whether it has no time limit.
-        line: where it stands; None while it is put off.
+        line: its line; None while it is postponed.
     """
 
     __slots__ = ("age", "expected", "is_unlimited", "line", "session", "since")
@@ -105,25 +105,25 @@ _age = attrgetter("age")
 
 
 class QueueClass:
-    """Queued sessions that ask for the same, oldest first.
+    """Queued sessions with equal requests, oldest first.
 
     Attributes:
-        key: what they have in common.
-        project: of the key, as the next four are: each placement asks for them.
-        owner: whose they are.
+        key: their common properties.
+        project: copied from the key for fast access, as the next four.
+        owner: their user.
         priority: their class.
-        level: of the service that they need (see session_rank.py).
+        level: of their expected service (see session_rank.py).
         count: replicas of each.
-        shape: what they ask for without what makes no difference to where it fits.
-        account: who they count for.
+        shape: their request without fields that do not affect where it fits.
+        account: the account they are charged to.
         claim: what each of them would hold.
         gpus: thousandths of GPUs, at least those of one.
-        precedence: by the level of the expected service, then by width; of those of which nobody is due.
+        precedence: by the level of the expected service, then by width; without due sessions.
         is_small: whether each of them is one replica of at most one device.
-        is_wide: whether each is of several devices or replicas, with devices.
-        has_right: whether users without anything have a right to one of them: small, and of the class NORMAL or above.
-        first: the oldest; there is always one, as nobody keeps a line in which nobody stands.
-        fits: where they fit, as of the last pass in which they did; None once none of them does any more.
+        is_wide: whether each has several devices or replicas, with devices.
+        has_right: whether users who hold nothing have a right to one of them: small, and of the class NORMAL or above.
+        first: the oldest; there is always one, since empty lines are removed.
+        fits: where they fit, as of the last pass in which they did; None once none of them does.
     """
 
     __slots__ = (
@@ -159,7 +159,7 @@ class QueueClass:
         self.account = key.account
         self.claim = claim_of(request)
         self.gpus = max(self.claim.gpu_thousandths, WHOLE_DEVICE)
-        # One number: those of two lines are compared at each placement.
+        # One number: it is compared between lines at each placement.
         self.precedence = 1 + key.level * _WIDEST + self.gpus
         self.is_small = request.replica_count == 1 and request.gpu_thousandths <= WHOLE_DEVICE
         self.is_wide = self.claim.gpu_thousandths > 0 and not self.is_small
@@ -177,25 +177,25 @@ class QueueClass:
             yield waiting.session
 
     def add(self, waiting: Waiting) -> None:
-        """Take one in that is not there, at its place."""
+        """Insert a new session at its place."""
         known = self._waiting
         if known and known[-1].age < waiting.age:
-            # Mostly it is the youngest.
+            # Usually it is the youngest.
             known.append(waiting)
             return
         insort(known, waiting, self._spent, key=_age)
         self.first = known[self._spent]
 
     def remove(self, waiting: Waiting) -> bool:
-        """Take one out; whether others are left."""
+        """Remove a session; return whether others are left."""
         if self.first is waiting:
             return self.take_first()
         del self._waiting[self._place(waiting.age)]
         return True
 
     def take_first(self) -> bool:
-        """Take the oldest out; whether others are left."""
-        # What is taken from the front is cut off now and then: each cut moves all that is behind.
+        """Remove the oldest; return whether others are left."""
+        # Removed entries are deleted in batches: each deletion moves all later ones.
         waiting = self._waiting
         self._spent = spent = self._spent + 1
         if spent * _SPENT_SHARE > len(waiting):
@@ -207,19 +207,19 @@ class QueueClass:
         return True
 
     def rank(self, now: float, patience: float) -> Rank:
-        """How it stands among the lines of its class and account."""
+        """Return its rank among the lines of its class and account."""
         first = self.first
         return (self.precedence if now - first.since < patience else DUE, *first.age)
 
     def ranks(self, now: float, patience: float) -> list[Rank]:
-        """How it would stand with each of its sessions at the front, oldest first."""
+        """Return its rank with each of its sessions as the head, oldest first."""
         precedence = self.precedence
         return [
             (precedence if now - one.since < patience else DUE, *one.age) for one in self.waiting()
         ]
 
     def waiting(self) -> Iterator[Waiting]:
-        """All that stand in it, oldest first."""
+        """Iterate over its sessions, oldest first."""
         return islice(self._waiting, self._spent, None)
 
     @property
@@ -237,15 +237,15 @@ class QueueClass:
 
 
 class Queue:
-    """All sessions that wait: in lines, or put off until their time comes.
+    """All queued sessions: in lines, or postponed until their time.
 
     Args:
-        shape_of: a request without what makes no difference to where it fits.
+        shape_of: removes fields of a request that do not affect where it fits.
 
     Attributes:
-        revision: grows when somebody comes.
-        backlog_gpu_s: GPU seconds that all who wait are expected to use.
-        without_limit: how many of them have no time limit.
+        revision: grows with each added session.
+        backlog_gpu_s: expected GPU seconds of all sessions.
+        without_limit: number of sessions without a time limit.
     """
 
     def __init__(self, shape_of: Callable[[Request], Request]) -> None:
@@ -257,7 +257,7 @@ class Queue:
         self._lines: dict[LineKey, QueueClass] = {}
         self._shapes: dict[Request, dict[LineKey, QueueClass]] = {}
         self._put_off: list[tuple[float, str]] = []
-        # How many lines of each class an account has.
+        # Number of an account's lines by class.
         self._classes: dict[str, Counter[int]] = {}
 
     def __len__(self) -> int:
@@ -268,32 +268,32 @@ class Queue:
 
     @property
     def has_lines(self) -> bool:
-        """Whether a session waits that is not put off."""
+        """Whether there is a session that is not postponed."""
         return bool(self._lines)
 
     def get(self, session_id: str) -> Session | None:
-        """A session that waits."""
+        """Return a queued session, if known."""
         known = self._waiting.get(session_id)
         return None if known is None else known.session
 
     def sessions(self) -> Iterator[Session]:
-        """All of them, in no order."""
+        """Iterate over all sessions, unordered."""
         return (one.session for one in self._waiting.values())
 
     def lines(self) -> Iterator[QueueClass]:
-        """Lines in which somebody stands."""
+        """Iterate over lines."""
         return iter(self._lines.values())
 
     def shapes(self) -> Iterator[tuple[Request, Iterable[QueueClass]]]:
-        """The same, those together that fit in the same places."""
+        """Iterate over lines by shape: those of one shape fit in the same places."""
         return ((shape, lines.values()) for shape, lines in self._shapes.items())
 
     def lines_of(self, shape: Request) -> Iterable[QueueClass]:
-        """Those that fit in the same places."""
+        """Return the lines of a shape."""
         return self._shapes.get(shape, {}).values()
 
     def reshape(self) -> None:
-        """What makes no difference to where a request fits has changed."""
+        """Recompute all shapes after a change of `shape_of`."""
         self.revision += 1
         self._shapes = {}
         for line in self._lines.values():
@@ -301,30 +301,30 @@ class Queue:
             self._shapes.setdefault(line.shape, {})[line.key] = line
 
     def highest_of(self, account: str) -> int:
-        """The highest class in which sessions of an account stand in line; 0: none stands."""
+        """Return the highest class of an account's lines; 0: there are none."""
         return max(self._classes.get(account, ()), default=0)
 
     @property
     def lowest(self) -> int:
-        """The lowest class in which sessions stand in line; above all classes: none stands."""
+        """The lowest class of all lines; above all classes: there are none."""
         return min((min(one) for one in self._classes.values()), default=max(Priority) + 1)
 
     def next_due(self, now: float, patience: float) -> float:
-        """When the next line is due that is not, Unix seconds; infinity: never."""
+        """Return when the next line becomes due, Unix seconds; infinity: never."""
         since = (line.first.since for line in self._lines.values())
         return min((at + patience for at in since if now - at < patience), default=math.inf)
 
     def line_of(self, session_id: str) -> QueueClass | None:
-        """Where it stands; None while it is put off."""
+        """Return a session's line; None while it is postponed."""
         known = self._waiting.get(session_id)
         return None if known is None else known.line
 
     def add(self, session: Session, *, is_late: bool = False) -> None:
-        """Take a session in, or what changed of it; with `is_late` its time has come."""
+        """Add or update a session; `is_late`: ignore its `not_before`."""
         self.remove(session.id)
         self.revision += 1
         demand = demand_of(session)
-        # Whole numbers: sums of floats would depend on who came and went before.
+        # Integers: sums of floats would depend on the history of additions.
         expected = round(expected_s(demand) * demand.gpus)
         waiting = self._waiting[session.id] = Waiting(session, expected)
         self._count(waiting, 1)
@@ -334,7 +334,7 @@ class Queue:
             self._stand(waiting, level_of(demand))
 
     def take_first(self, line: QueueClass, waiting: Waiting) -> None:
-        """The oldest of a line waits no more."""
+        """Remove the oldest of a line."""
         del self._waiting[waiting.age[1]]
         self.backlog_gpu_s -= waiting.expected
         self.without_limit -= waiting.is_unlimited
@@ -342,11 +342,11 @@ class Queue:
             self._close(line)
 
     def put_back(self, session: Session) -> None:
-        """Take in again one that stood in line: its time has come."""
+        """Add again a session that was in a line: its `not_before` is past."""
         self.add(session, is_late=True)
 
     def remove(self, session_id: str) -> None:
-        """A session waits no more."""
+        """Remove a session."""
         waiting = self._waiting.pop(session_id, None)
         if waiting is None:
             return
@@ -358,7 +358,7 @@ class Queue:
             self._close(line)
 
     def _close(self, line: QueueClass) -> None:
-        """Nobody stands in a line any more."""
+        """Remove an empty line."""
         line.fits = None
         del self._lines[line.key]
         classes = self._classes[line.account]
@@ -373,7 +373,7 @@ class Queue:
             del self._shapes[line.shape]
 
     def wake(self, now: float) -> list[Session]:
-        """Let those stand in line whose time has come; who they are."""
+        """Move postponed sessions into lines when their time has come, and return them."""
         woken: list[Session] = []
         while self._put_off and not self._is_ahead(self._put_off[0][0], now):
             waiting = self._first_put_off()
@@ -384,7 +384,7 @@ class Queue:
         return woken
 
     def is_due(self, now: float) -> bool:
-        """Whether the time of one that is put off has come."""
+        """Return whether the time of a postponed session has come."""
         due = self.due()
         return due is not None and not self._is_ahead(due, now)
 
@@ -393,7 +393,7 @@ class Queue:
         return now < until <= now + MOST_PUT_OFF_S
 
     def due(self) -> float | None:
-        """When the next one that is put off may start, Unix seconds."""
+        """Return when the next postponed session may start, Unix seconds; None: there is none."""
         while self._put_off:
             if self._first_put_off() is not None:
                 return self._put_off[0][0]
@@ -401,7 +401,7 @@ class Queue:
         return None
 
     def _first_put_off(self) -> Waiting | None:
-        """Who is to stand in line next; None where that one left, or was put off anew."""
+        """Return the next postponed session; None if that one was removed, or postponed anew."""
         until, session_id = self._put_off[0]
         waiting = self._waiting.get(session_id)
         if waiting is None or waiting.line is not None:

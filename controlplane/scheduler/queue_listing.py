@@ -1,13 +1,13 @@
-"""The queue as a list, in the very order in which the decision serves it (fair_queue.py).
+"""The queue as a list, in the order of service (fair_queue.py).
 
-Whenever there is room, the first session of this list with enough of it starts, and the list is made anew: the account
-of that session holds more then. A session without room, or that a quota bars, is passed over and changes the place of
-no other one, since nothing is held for it (nodes that are, are in `reservations.py` and `Cluster.kept`).
+When there is room, the first session of this list that fits starts, and the list is recomputed, since its account holds
+more then. A session without room, or barred by a quota, is skipped and changes no other place, since nothing is held
+for it (held nodes: see `reservations.py` and `Cluster.kept`).
 
-To show what comes next, and not the first alone, a session stands behind those of its account that certainly start
-before it, as if they held their GPUs by then: those ahead of it in its account that ask for no more than it does. Room
-for it would be room for them. What a wide session ahead of it would hold does not count: it may be passed over. So
-where several start at one instant after a wider one of their account, only the first of the list is certain.
+To show more than the first, a session is placed behind sessions of its account that certainly start before it, as if
+they held their GPUs by then: those ahead of it in its account with no larger request. Room for it would be room for
+them. A wide session ahead of it does not count: it may be skipped. So if several start at one instant after a wider
+one of their account, only the first of the list is certain.
 """
 
 from __future__ import annotations
@@ -39,8 +39,8 @@ class Order:
     """The order at one instant.
 
     Args:
-        queue: what waits.
-        entitlements: who holds what.
+        queue: the queue.
+        entitlements: held resources of accounts.
         now: Unix seconds.
         patience: sessions that waited for so many seconds are due.
     """
@@ -54,7 +54,7 @@ class Order:
         self._patience = patience
 
     def sessions(self) -> list[Session]:
-        """All queued sessions, first those that go first; at the end, by age, those that are put off."""
+        """List all queued sessions in order; at the end, by age, postponed ones."""
         accounts: dict[str, list[QueueClass]] = {}
         for line in self._queue.lines():
             accounts.setdefault(line.account, []).append(line)
@@ -70,14 +70,14 @@ class Order:
         return in_line + sorted(put_off, key=attrgetter("created_at", "id"))
 
     def _ranked(self, line: QueueClass) -> list[Standing]:
-        """The sessions of a line, each with the rank of the last one ahead of it where that is higher."""
+        """Return the sessions of a line, each ranked no better than those ahead of it."""
         ranks = line.ranks(self._now, self._patience)
         return list(zip(accumulate(ranks, max), repeat(line), line.waiting()))
 
     def _in_account(
         self, lines: Iterable[QueueClass], first: Collection[str], owed: Mapping[str, Request]
     ) -> list[Standing]:
-        """The sessions of an account in their order, if there were room for all."""
+        """Return the sessions of an account in order, if there were room for all."""
         classes: dict[int, list[Standing]] = {}
         for line in lines:
             classes.setdefault(-line.priority, []).extend(self._ranked(line))
@@ -95,14 +95,14 @@ class Order:
             elif session_id not in owed:
                 rest.append(standing)
             else:
-                # Before all that may have room where the first of its owner has none.
+                # Before all that may have room when the first of its owner has none.
                 rest.insert(_place(rest, owed, owed[session_id]), standing)
         return front + rest
 
     def _owed(self) -> tuple[set[str], dict[str, Request]]:
-        """The sessions that go first by a right of their owners, and all that might, with what the first asks for.
+        """Return the sessions first by their owners' right, and all possible ones, with the first one's request.
 
-        The second of an owner might only where it may have room while the first has none.
+        A second one of an owner is possible only if it may have room while the first has none.
         """
         lines: dict[str, list[tuple[Turn, QueueClass]]] = {}
         for line in self._queue.lines():
@@ -125,7 +125,7 @@ class Order:
     def _listed(
         self, name: str, standings: list[Standing], owed: Collection[str]
     ) -> list[tuple[Turn, Waiting]]:
-        """The sessions of an account with the turn by which they go among those of others."""
+        """Return the sessions of an account with their turns among all accounts."""
         account = self._entitlements.account(name)
         share, weight = account.share, account.weight * WHOLE_DEVICE
         lines = {line for _, line, _ in standings}
@@ -134,7 +134,7 @@ class Order:
             one: [number for number, other in enumerate(shapes) if asks_no_more(one, other)]
             for one in shapes
         }
-        # By line, as numbers: a request takes long to look up.
+        # By line, as numbers: hashing a request is slow.
         of_line = {line: shapes.index(line.shape) for line in lines}
         adds = {line: () if self._is_barred(line) else wider[line.shape] for line in lines}
         before = [0] * len(shapes)
@@ -146,7 +146,7 @@ class Order:
             gpus = line.claim.gpu_thousandths
             for number in adds[line]:
                 before[number] += gpus
-        # Nobody stands behind those of other accounts that come after the next ones of its own.
+        # Each turn is no later than those behind it in its account.
         turns = list(accumulate(reversed(turns), min))[::-1]
         return list(zip(turns, (waiting for _, _, waiting in standings), strict=True))
 
@@ -155,7 +155,7 @@ class Order:
 
 
 def _place(rest: list[Standing], owed: Collection[str], first: Request) -> int:
-    """Where the first stands that may have room where that request has none, and that has no right itself."""
+    """Return the index of the first session without a right that may have room when that request has none."""
     places = (
         place
         for place, (_, line, waiting) in enumerate(rest)
@@ -165,7 +165,7 @@ def _place(rest: list[Standing], owed: Collection[str], first: Request) -> int:
 
 
 def asks_no_more(one: Request, other: Request) -> bool:
-    """Whether there is certainly room for the first wherever there is room for the second."""
+    """Return whether room for the second is certainly room for the first."""
     if one == other:
         return True
     return (
@@ -178,12 +178,12 @@ def asks_no_more(one: Request, other: Request) -> bool:
 
 
 def _is_least(one: int, other: int) -> bool:
-    """Whether one replica gets no more; 0 is a share of the node, by the GPUs that are asked for."""
+    """Return whether one replica gets no more; 0 is a share of the node, by the requested GPUs."""
     return one == other or 0 < one <= other
 
 
 def _conditions(one: Request) -> tuple[object, ...]:
-    """What says which nodes would do at all."""
+    """Return the fields that decide which nodes are suitable at all."""
     return (
         *(one.owner, one.in_container, one.with_conda, one.data_bytes),
         *(one.gpu_model, one.pod, one.avoids),

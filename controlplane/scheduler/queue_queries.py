@@ -1,4 +1,4 @@
-"""What those are told who wait: why, in which place, who holds what is short, when, and what if."""
+"""Queries on queued sessions: reason, place, holders of the short resource, start time, what-if."""
 
 from __future__ import annotations
 
@@ -34,11 +34,11 @@ if TYPE_CHECKING:
 
 
 LONG: Final = 5_000
-"""The place of one session is that of up to a second ago for each so many that wait: sorting takes the leader's time."""
+"""Places may be 1 s old for each so many queued sessions, since sorting takes the leader's time."""
 
 
 class Start(NamedTuple):
-    """When one that waits may start; fields as those of `Deferral`."""
+    """When a queued session may start; fields as in `Deferral`."""
 
     at: float = 0.0
     renews_at: float = 0.0
@@ -46,7 +46,7 @@ class Start(NamedTuple):
 
 
 class Places(NamedTuple):
-    """The places of the queued sessions at an instant, and for how many seconds they may be shown."""
+    """Places of the queued sessions at an instant, cached for `lasts_s` seconds."""
 
     at: float
     lasts_s: float
@@ -54,11 +54,11 @@ class Places(NamedTuple):
 
 
 Found: TypeAlias = "dict[tuple[str, str, Request] | Request, Start]"
-"""What was found of requests, and of quotas for them, at one instant."""
+"""Cached start times of requests, and of quotas for them, at one instant."""
 
 
 class QueueQueries:
-    """What an index knows, for those who ask: nothing is decided or changed by it."""
+    """Read-only queries on an index."""
 
     def __init__(self, index: ClusterIndex) -> None:
         cluster = index.cluster
@@ -72,16 +72,16 @@ class QueueQueries:
 
     @property
     def queue_length(self) -> int:
-        """How many wait."""
+        """Number of queued sessions."""
         return len(self._queue)
 
     def explanation(self, session_id: str, now: float) -> Explanation | None:
-        """Why a session waits as things are now; None when it does not."""
+        """Return why a session waits now; None if it does not."""
         session = self._queue.get(session_id)
         return None if session is None else self._why(session, now)
 
     def deferral(self, session_id: str, now: float, *, is_exact: bool = False) -> Deferral | None:
-        """The same with its place in the queue, in a long one as of a moment ago unless `is_exact`."""
+        """Return the same with its place in the queue, cached for a long queue unless `is_exact`."""
         session = self._queue.get(session_id)
         if session is None:
             return None
@@ -90,27 +90,27 @@ class QueueQueries:
         return Deferral(session_id=session_id, place=place, explanation=why)
 
     def counted(self, session: Session) -> Session:
-        """A session that waits, of the class that it has: its project may have a lower highest one by now."""
+        """Return a queued session in its effective class: its project's limit may be lower by now."""
         return self._queue.get(session.id) or session
 
     def fair_share(self, session: Session) -> FairShare:
-        """What the account of a session is ordered by."""
+        """Return the fair share of a session's account."""
         return self._entitlements.share_of(session.project or session.owner)
 
     def deferrals(self, now: float) -> tuple[Deferral, ...]:
-        """Of all that wait, in their order."""
+        """Return the deferrals of all queued sessions, in order."""
         return tuple(
             Deferral(session_id=session.id, place=place, explanation=self._why(session, now))
             for place, session in enumerate(self.in_order(now), 1)
         )
 
     def in_order(self, now: float) -> list[Session]:
-        """All that wait, in the order in which they would be served at this instant (queue_listing.py)."""
+        """List queued sessions in the order of service at this instant (queue_listing.py)."""
         self._index.look_at(now)
         return self._index.in_order()
 
     def _place(self, session: Session, now: float, *, is_exact: bool) -> int:
-        """The place of a session in that order; of a long queue as of a moment ago, where it may be."""
+        """Return a session's place in that order; cached for a long queue, unless `is_exact`."""
         stands = self._places
         is_known = stands is not None and session.id in stands.by_id
         if is_exact or stands is None or not is_known or not 0 <= now - stands.at < stands.lasts_s:
@@ -161,9 +161,9 @@ class QueueQueries:
         return asked_by(session)
 
     def outlook(self, session_id: str, now: float, *, is_exact: bool = False) -> Deferral | None:
-        """The deferral of a session with who holds what is short, and when it may start.
+        """Return a session's deferral with the holders of the short resource, and when it may start.
 
-        Costs a look at the nodes that would do.
+        Cost: a pass over the suitable nodes.
         """
         deferral = self.deferral(session_id, now, is_exact=is_exact)
         session = self._queue.get(session_id)
@@ -193,9 +193,9 @@ class QueueQueries:
         return replace(deferral, short=short, holders=holders(rooms, request, short, known, now))
 
     def start(self, session_id: str, now: float, found: Found) -> Start:
-        """When enough is free for a session at the latest, also of its quota and its budget.
+        """Return when enough is free for a session at the latest, including its quota and budget.
 
-        `found` keeps what was found of a request, and of a quota for it, for others of the same instant.
+        `found` caches results by request, and by quota for it, for other sessions at the same instant.
         """
         session = self._queue.get(session_id)
         if session is None:
@@ -225,8 +225,8 @@ class QueueQueries:
         return Start(at, entitled.renews_at, room.is_held)
 
     def _left_by(self, kept: Kept, now: float) -> float:
-        """When all have left at the latest that make room on nodes that are kept; 0: nothing bounds it."""
-        # Those that go for somebody else may make room here, too.
+        """Return when all victims have left the kept nodes at the latest; 0: unbounded."""
+        # Victims of another preemption may make room here, too.
         asked = {victim for one in self._cluster.kept.values() for victim in one.victims}
         going = {
             one.session.id: one.session
@@ -237,22 +237,22 @@ class QueueQueries:
         }
         notice_s = self._cluster.rules.notice_s
         ends = [
-            # One that was not told yet is told at once.
+            # A victim without a request yet gets it at once.
             ends_by(one, now) if one.stop is not None else now + notice_s + one.spec.grace_s
             for one in going.values()
         ]
         return max(ends, default=now) if all(ends) else 0.0
 
     def _entitled(self, session: Session, request: Request, now: float) -> Start:
-        """When quota and budget let one start that they do not let start now."""
+        """Return when quota and budget let a barred session start."""
         claim = claim_of(request)
         opens = self._entitlements.opens_at(session, claim, lambda one: ends_by(one, now))
         return Start(opens, self._entitlements.renews_at(session, claim))
 
     def _opening(self, request: Request, now: float, *, own: bool = False) -> Start:
-        """When enough is free, also on nodes that are held for somebody, if more than what is held ends there.
+        """Return when enough is free, also on withdrawn nodes.
 
-        `own`: what is held may be for this one.
+        `own`: nodes may be withdrawn for this session itself.
         """
         ends = self._cluster.ends
         ends.keep_up(now)
@@ -268,9 +268,9 @@ class QueueQueries:
         return Start(offered.at, is_held=offered.at > now)
 
     def what_if(self, session_id: str, spec: SessionSpec, now: float) -> Supposed | None:
-        """What would come of a queued session if it asked for this; None when it does not wait.
+        """Return the outcome of a queued session if it requested `spec`; None if it does not wait.
 
-        The very plan that would be made is made, and given back whole: nothing is another one after.
+        The real plan is made and rolled back: no state changes.
         """
         session = self._queue.get(session_id)
         if session is None:
@@ -281,18 +281,18 @@ class QueueQueries:
             return Supposed(deferral=self.outlook(session_id, now, is_exact=True))
 
     def would_start(self, session: Session, now: float) -> Supposed:
-        """What would come of a session if it were submitted now; asked for as `what_if` is."""
+        """Return the outcome of a session if it were submitted now; as `what_if`."""
         with self._index.trial(session, now) as placement:
             if placement is not None:
                 return Supposed(placement=placement)
             return Supposed(deferral=self.deferral(session.id, now, is_exact=True))
 
     def free(self) -> Free:
-        """What is free of devices on the nodes that take sessions."""
+        """Return the free devices on nodes that accept sessions."""
         return free_in(self._rooms.known())
 
 
 def _with(why: Explanation, *words: str) -> Explanation:
-    """A reason, and what else there is to say."""
+    """Append words to a reason."""
     more = [one for one in words if one]
     return replace(why, reason="; ".join((why.reason, *more))) if more else why

@@ -1,7 +1,7 @@
-"""When what runs ends at the latest, node by node: kept up by what changes, never by looking at all nodes.
+"""Latest ends of running sessions by node: updated incrementally, never by a full scan.
 
-Time limits are upper bounds of how long a session runs (EASY backfill: Lifka, "The ANL/IBM SP scheduling system",
-1995). Whoever looks for nodes for a blocked session asks here which nodes may have room first, and which lack least.
+Time limits are upper bounds of run times (EASY backfill: Lifka, "The ANL/IBM SP scheduling system", 1995). For a
+blocked session this index returns the nodes that may have room first, and those that lack least.
 """
 
 from __future__ import annotations
@@ -20,22 +20,22 @@ if TYPE_CHECKING:
     from controlplane.scheduler.node_index import NodeIndex
 
 MOST_WIDTHS: Final = 32
-"""Widths of requests for which nodes are kept in order; that which nobody asked for longest is forgotten."""
+"""Cached orders of nodes, by width of requests; the least recently used one is dropped."""
 _MANY: Final = 8
-"""Where more than one in so many nodes changed, an order is made anew."""
+"""If more than one in so many nodes changed, the orders are rebuilt."""
 
 Since = tuple[float, str]
-"""A node, and an instant before which nothing ends there that makes room; Unix seconds."""
+"""A lower bound of the instant at which a session's end makes room on a node, Unix seconds; and the node."""
 
 
 def ends_by(session: Session, now: float) -> float:
-    """When its node has ended a session at the latest, Unix seconds; 0: nothing bounds it.
+    """Return the latest end of a session on its node, Unix seconds; 0: unbounded.
 
-    One that is being prepared counts as if its program started now, and so does a stop that says not since when.
+    A session in preparation counts as if its program started now, a stop without a time as if requested now.
     """
     spec = session.spec
     if session.state is SessionState.UNKNOWN:
-        # It keeps its devices until there is proof of its end.
+        # It holds its devices until its end is proven.
         return 0.0
     if session.state is SessionState.STOPPING and session.stop is not None:
         stop = session.stop.since(now) if not session.stop.asked_at else session.stop
@@ -52,20 +52,20 @@ Amounts = tuple[int, int, int]
 
 
 class Ending(NamedTuple):
-    """What each session holds of the devices of a node, in thousandths, and those that end, in order."""
+    """Thousandths of a node's devices held by each session, and the bounded ends, in order."""
 
     held: dict[str, int]
     ends: list[tuple[float, str]]
 
 
 class Likeness(NamedTuple):
-    """Nodes that are equal but for their names, of which as much is free and may leave.
+    """Nodes that are equal but for their names, with equal free and releasable capacity.
 
     Attributes:
         kind: of their rooms.
-        free: of devices, cores and memory, as `Resources` counts them.
-        leaving: the same of sessions whose end is bounded, and of those that may be preempted.
-        ending: thousandths of devices that those hold whose end is bounded.
+        free: devices, cores and memory, in the units of `Resources`.
+        leaving: the same, held by sessions with a bounded end and by preemptible ones.
+        ending: thousandths of devices held by sessions with a bounded end.
     """
 
     kind: int
@@ -75,12 +75,12 @@ class Likeness(NamedTuple):
 
 
 class _Node(NamedTuple):
-    """What is known of a node that takes sessions.
+    """A node that accepts sessions.
 
     Attributes:
-        alike: where it stands.
-        steps: instants at which something ends, and the thousandths that are free from then on.
-        sessions: all that hold something there.
+        alike: its group.
+        steps: instants of ends, and the free thousandths from then on.
+        sessions: all sessions that hold something there.
     """
 
     alike: Likeness
@@ -88,21 +88,21 @@ class _Node(NamedTuple):
     sessions: tuple[str, ...]
 
     def since(self, width: int) -> float | None:
-        """When at the earliest something ends after which so many thousandths are free; None: never."""
+        """Return the earliest end after which so many thousandths are free; None: never."""
         return next((at for at, free in self.steps if free >= width), None)
 
 
 class Ends:
-    """When what runs ends, on all nodes that take sessions.
+    """Ends of running sessions, on all nodes that accept sessions.
 
     Args:
         rooms: of all nodes.
-        known: the session of an id, where it holds something; whoever changes what that says tells by `heard`.
+        known: returns the session of an id, if it holds something; report changes by `heard`.
 
     Attributes:
-        now: the instant as of which it answers, Unix seconds.
-        twice: nodes where something is taken for one that has something there already: more is free once that
-            ends than what it held.
+        now: the instant of its answers, Unix seconds.
+        twice: nodes with a pending placement of a session that already holds something there: its end frees
+            more than it held.
     """
 
     def __init__(self, rooms: NodeIndex, known: Callable[[str], Session | None]) -> None:
@@ -118,16 +118,16 @@ class Ends:
         self._exact: dict[str, Ending] = {}
 
     def heard(self, session_id: str) -> None:
-        """A session is another one than it was, or holds nothing any more."""
+        """Note that a session changed, or holds nothing any more."""
         if where := self._where.get(session_id):
             self._touched.update(where)
 
     def keep_up(self, now: float) -> None:
-        """Answer as of this instant from now on: costs a look at the nodes that changed."""
+        """Update to an instant: costs a pass over the changed nodes."""
         self._rooms.tell()
         touched = self._touched
         if now < self.now:
-            # What is being prepared would end sooner than was thought.
+            # Sessions in preparation would end sooner than estimated.
             touched.update(self._nodes)
         self.now = now
         self._exact.clear()
@@ -138,16 +138,16 @@ class Ends:
         touched.clear()
 
     def on(self, room: NodeCapacity) -> Ending:
-        """What holds a node, and the ends of that."""
+        """Return the sessions on a node, and their ends."""
         found = self._exact.get(room.name)
         if found is None:
             found = self._exact[room.name] = self._ending(room)
         return found
 
     def since(self, width: int) -> list[Since]:
-        """Nodes where something ends after which so many thousandths are free, those where it may be first in front.
+        """Return nodes with an end after which so many thousandths are free, earliest first.
 
-        It is then, or later: what is being prepared counts as if it had started when the node changed last.
+        The times are lower bounds: a session in preparation counts as started when the node last changed.
         """
         found = self._since.pop(width, None)
         if found is None:
@@ -160,7 +160,7 @@ class Ends:
         return found
 
     def alike(self) -> Iterator[tuple[Likeness, list[str]]]:
-        """All nodes that take sessions, by name, those together that are alike."""
+        """Iterate over groups of alike nodes that accept sessions, with their sorted names."""
         return iter(self._alike.items())
 
     def _ending(self, room: NodeCapacity) -> Ending:
@@ -177,7 +177,7 @@ class Ends:
         return Ending(held, ends)
 
     def _look(self, name: str) -> None:
-        """Take what there is of a node now."""
+        """Update the record of a node."""
         room, before = self._rooms.get(name), self._nodes.get(name)
         after = None if room is None or not room.is_open else self._node(room)
         has_twice = room is not None and room.has_twice
@@ -208,7 +208,7 @@ class Ends:
         return _Node(alike, tuple(steps), tuple(held))
 
     def _leaving(self, room: NodeCapacity, ends: list[tuple[float, str]]) -> Amounts:
-        """What those hold that end some time, or that may be preempted."""
+        """Sum up the resources of sessions with a bounded end, and of preemptible ones."""
         ending = {one for _, one in ends}
         gpus = cores = memory = 0
         for replica in room.allocation.replicas:

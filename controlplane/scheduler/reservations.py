@@ -1,29 +1,29 @@
-"""Nodes that are held for the first that is blocked, so that it starts and what runs ahead never delays it.
+"""Nodes held for the first blocked session, so that it starts and backfilled sessions never delay it.
 
-The first blocked gang or wide request in the order gets a reservation: the nodes where, by the time limits of what
-runs, it fits earliest, and the instant at which it does at the latest (EASY backfill: Lifka, JSSPP'95). From then
-on these nodes are offered only to those who leave it room: who end before that instant by their own limit, or who
-leave beside themselves what is reserved. A higher class may pass, as it may everywhere.
+The first blocked gang or wide request in the order gets a reservation: the nodes where, by the time limits of
+running sessions, it fits earliest, and the latest instant of that (EASY backfill: Lifka, JSSPP'95). From then
+on these nodes are offered only to sessions that do not delay it: they end before that instant by their own limit,
+or leave the reserved capacity free. A higher class may overtake, as everywhere.
 
-There is one at a time. More hold nodes back that others could use: on ten weeks of Philly (`bench.scheduler`) the mean
-wait was 83,660 s with 1, 88,582 with 2 and 308,065 with 4, and the longest 1.05, 1.00 and 0.89 times that of EASY;
-traces without time limits see no difference.
+There is one reservation at a time. More hold back nodes that others could use: on ten weeks of Philly
+(`bench.scheduler`) the mean wait was 83,660 s with 1, 88,582 with 2 and 308,065 with 4, and the longest 1.05, 1.00
+and 0.89 times that of EASY; traces without time limits see no difference.
 
-Where no limits promise an end, only who is *due* (see session_rank.py) gets nodes: those where least has to leave, of that
-without a limit the least. Nothing new that takes of what is reserved starts there, whatever its own limit.
+Without limits that promise an end, only a *due* session (see session_rank.py) gets nodes: those where the least has to
+leave, first the least without a limit. No new session takes reserved capacity there, whatever its own limit.
 
-Classes go first even so: where neither helps, the first that is blocked in the highest class has its nodes held against
-lower classes, whatever it asks for, small or wide. Its own class passes as ever, and what gives way to it counts as
-leaving. Otherwise a stream of small sessions, of cores alone for instance, would go round a higher class for ever.
+Classes go first even so: if neither helps, nodes of the first blocked session of the highest class are held against
+lower classes, whatever it requests, small or wide. Its own class passes as usual, and its preemption victims count as
+leaving. Otherwise a stream of small sessions, of cores alone for instance, would overtake a higher class for ever.
 
-The bound on starvation: among those of its class, the one that has been due for longest gets nodes before all others;
-it starts at the latest when all that ran there at that instant has ended, or at the instant that was promised.
-What makes it longer is only: a higher class, a bar of a quota or budget, and a node of them that is lost. So nobody
-of the highest class that waits is passed over for longer than its patience, and then for as long as those that were
-due before it and what runs on the nodes take to end.
+The bound on starvation: in its class, the session that has been due for longest gets nodes before all others; it
+starts at the latest when all sessions that ran there at that instant have ended, or at the promised instant. Only
+a higher class, a quota or budget, or the loss of one of the nodes delays it longer. So no session of the highest
+waiting class is passed over for longer than its patience, plus the time until earlier due sessions and those running
+on the nodes have ended.
 
-Pure: no clock. Nodes are looked for when a reservation comes or goes, and every `REVIEW_S`: those that changed since,
-and those that may have room before it is found (see release_times.py). A pass costs no more than the nodes that are held.
+Pure: no clock. Nodes are searched when a reservation is made or ends, and every `REVIEW_S`: those that changed since,
+and those that may have room earlier (see release_times.py). A pass costs no more than the held nodes.
 """
 
 from __future__ import annotations
@@ -48,24 +48,24 @@ if TYPE_CHECKING:
     from controlplane.scheduler.release_times import Ends
 
 REVIEW_S: Final = 30.0
-"""How often it is looked for whom nodes should be held, and whether there is an earlier instant, seconds."""
+"""Interval of reviews: for which session to hold nodes, and whether an earlier instant is possible, seconds."""
 BROKEN_REVIEW_S: Final = 5.0
-"""The same while somebody of its class has taken of what is held against lower ones: less of it is left than may be elsewhere."""
+"""The same after its own class has taken capacity held against lower ones: other nodes may be better now."""
 MOST_LOOKED_FOR: Final = 3
-"""Requests for which nodes are looked for at one time."""
+"""Maximum number of requests for which nodes are searched at one time."""
 STARTING_S: Final = 600.0
-"""What preparing a session may take, seconds: who is to run ahead ends before a reservation even so."""
+"""Allowance for a session's preparation, seconds: a backfilled session ends before the reservation even so."""
 
 
 class Candidate(NamedTuple):
-    """One that is blocked, and may get a reservation.
+    """A blocked session that may get a reservation.
 
     Attributes:
-        session_id: of it.
+        session_id: its id.
         priority: its class.
-        request: what it asks for.
-        is_due: whether it waited for its patience.
-        is_small: whether one GPU at most is enough for it: until it is due, nodes are held for it against lower
+        request: its request.
+        is_due: whether it waited for all of its patience.
+        is_small: whether it needs at most one GPU: until it is due, nodes are held for it against lower
             classes only.
     """
 
@@ -80,14 +80,14 @@ class Promise(NamedTuple):
     """A reservation.
 
     Attributes:
-        session_id: whose it is.
+        session_id: the reserving session.
         priority: its class.
-        request: what it asks for, without what makes no difference to where it fits.
-        at: when it starts at the latest, Unix seconds; infinity: no limits promise it.
+        request: its request, without fields that do not affect where it fits.
+        at: when it starts at the latest, Unix seconds; infinity: not bounded by limits.
         parts: nodes, and how many of its replicas each is to take.
-        leaving: the sessions that are gone from there by then.
+        leaving: sessions that are gone from there by then.
         bars_own_class: whether its own class may not take of it either; a higher class always may.
-        is_broken: whether somebody took of it who may.
+        is_broken: whether a session with permission took of it.
     """
 
     session_id: str
@@ -101,12 +101,12 @@ class Promise(NamedTuple):
 
     @property
     def is_bounded(self) -> bool:
-        """Whether limits promise an instant."""
+        """Whether limits bound its start."""
         return self.at < math.inf
 
     @property
     def words(self) -> str:
-        """What its session is told."""
+        """The explanation for its session."""
         count = len(self.parts)
         held = "1 node is held for it" if count == 1 else f"{count} nodes are held for it"
         if not self.bars_own_class:
@@ -114,12 +114,12 @@ class Promise(NamedTuple):
         return held if self.is_bounded else f"{held}, as it waits longest"
 
     def yields_to(self, priority: Priority) -> bool:
-        """Whether a session of that class may take of it whatever that delays."""
+        """Return whether a session of that class may take of it even if that delays it."""
         return priority > self.priority or (priority == self.priority and not self.bars_own_class)
 
 
 class Held(NamedTuple):
-    """All that a trial has to put back."""
+    """State that a trial has to restore."""
 
     promise: Promise | None
     looked_at: float
@@ -127,12 +127,12 @@ class Held(NamedTuple):
 
 
 class Holding:
-    """The reservation, and the rooms that are withdrawn for it.
+    """The reservation, and the rooms withdrawn for it.
 
     Attributes:
-        looked_at: when it was looked for whom to hold nodes last, Unix seconds.
-        is_spent: whether it was used in this pass: its other nodes are everybody's again.
-        lowest: the lowest class that waits, as of the last pass.
+        looked_at: time of the last review, Unix seconds.
+        is_spent: whether it was used in this pass: its other nodes are offered to all again.
+        lowest: the lowest waiting class, as of the last pass.
     """
 
     def __init__(self, rooms: NodeIndex, ends: Ends) -> None:
@@ -151,22 +151,22 @@ class Holding:
         return self._promise is not None and session_id == self._promise.session_id
 
     def get(self, session_id: str) -> Promise | None:
-        """The reservation of a session."""
+        """Return the reservation of a session, if any."""
         return self._promise if session_id in self else None
 
     @property
     def holder(self) -> str:
-        """The session that has it; "": nobody."""
+        """The session that has it; "": none."""
         return self._promise.session_id if self._promise else ""
 
     @property
     def is_felt(self) -> bool:
-        """Whether there is anybody who is to leave the nodes alone."""
+        """Whether any waiting session must not use the nodes."""
         promise = self._promise
         return promise is not None and (promise.bars_own_class or self.lowest < promise.priority)
 
     def due(self) -> float | None:
-        """When to look again, Unix seconds; None where nothing is held."""
+        """Return the time of the next review, Unix seconds; None if nothing is held."""
         return self.looked_at + self._review_s if self._promise else None
 
     @property
@@ -175,15 +175,15 @@ class Holding:
         return BROKEN_REVIEW_S if is_broken else REVIEW_S
 
     def open(self, stands: Callable[[Promise], bool]) -> None:
-        """Offer every room to everybody, at the start of a pass, and forget a reservation that does not stand."""
+        """Offer every room to all, at the start of a pass, and drop a reservation that is no longer valid."""
         self._full.clear()
         self.is_spent = False
         self.release()
         promise = self._promise
         if promise is None:
             return
-        # What its own class may take of is taken of in each pass where that class starts something: what is left of
-        # it is held until it is time to look again, which is soon.
+        # If its own class may take of it, each pass that starts sessions of that class may break it: the rest
+        # is held until the next review, which is soon.
         is_void = promise.is_broken and promise.bars_own_class
         if is_void or not self._has_nodes(promise) or not stands(promise):
             self.forget()
@@ -193,11 +193,11 @@ class Holding:
         return all(room is not None and room.is_offered for room in rooms)
 
     def is_stale(self, now: float) -> bool:
-        """Whether to look for whom nodes are to be held."""
+        """Return whether a review is due."""
         return not 0 <= now - self.looked_at < self._review_s
 
     def look(self, candidates: Iterable[Candidate], now: float) -> None:
-        """Reserve for the first that can have nodes; `candidates` come in order, class by class."""
+        """Reserve for the first candidate that can have nodes; `candidates` are in order, class by class."""
         promise: Promise | None = None
         self._ends.keep_up(now)
         looked_for: set[Request] = set()
@@ -217,18 +217,18 @@ class Holding:
         self._promise, self.looked_at = promise, now
 
     def forget(self) -> None:
-        """Hold nothing, and look again as soon as somebody is blocked."""
+        """Drop the reservation, and review again as soon as a session is blocked."""
         self._promise, self.looked_at = None, -math.inf
 
     def _promised(self, one: Candidate) -> Promise | None:
-        """The reservation that it has, unless there is an earlier one."""
+        """Return its current reservation, unless there is an earlier one."""
         rooms, ends, request = self._rooms, self._ends, one.request
         before = self._before(one)
         if before is not None and not before.bars_own_class:
             before = None
         found = earliest(rooms, request, ends)
         until = math.inf if found is None else found.at
-        # Nodes that no limits promise stay the same: else there might be something new to wait for each time.
+        # Nodes without bounded ends stay the same: else each review might choose new sessions to wait for.
         if before is not None and before.at > ends.now and until >= before.at:
             return before
         if found is None and one.is_due:
@@ -236,12 +236,12 @@ class Holding:
         return None if found is None else self._new(one, found)
 
     def _before(self, one: Candidate) -> Promise | None:
-        """The reservation that it has, for what it asks for."""
+        """Return its current reservation, if it is for the same request."""
         before = self.get(one.session_id)
         return before if before is not None and before.request == one.request else None
 
     def _against_lower(self, one: Candidate) -> Promise | None:
-        """Nodes that lower classes leave alone; the same as before as long as nobody took of them."""
+        """Reserve nodes against lower classes; the same as before unless they are broken."""
         before = self._before(one)
         if before is not None and not before.bars_own_class and not before.is_broken:
             return before
@@ -261,12 +261,12 @@ class Holding:
         )
 
     def hold(self) -> None:
-        """Withdraw the rooms that are reserved, where somebody is to leave them alone."""
+        """Withdraw the reserved rooms, if any waiting session must not use them."""
         for node in self._parts() if self.is_felt else ():
             self._rooms.promise(node, self.holder)
 
     def release(self) -> None:
-        """Offer them to everybody."""
+        """Offer the reserved rooms to all."""
         for node in self._parts():
             self._rooms.promise(node, "")
 
@@ -274,19 +274,19 @@ class Holding:
         return self._promise.parts if self._promise else {}
 
     def drop(self, session_id: str) -> None:
-        """A session waits no more, or started: its nodes are everybody's."""
+        """Offer a session's nodes to all: it started, or no longer waits."""
         if self._promise is not None and session_id == self._promise.session_id:
             self.release()
             self.forget()
             self.is_spent = True
 
     def drop_all_but(self, waiting: Container[str]) -> None:
-        """The same where who has it waits no more."""
+        """Drop the reservation if its session no longer waits."""
         if self.holder not in waiting:
             self.drop(self.holder)
 
     def lets(self, session: Session, now: float) -> bool:
-        """Whether it may have of any held room: its own, of a lower class, or as it ends before it is used."""
+        """Return whether it may use any held room: its own, a lower class's, or until the reservation begins."""
         promise = self._promise
         return (
             promise is None
@@ -296,14 +296,14 @@ class Holding:
         )
 
     def bars(self, room: NodeCapacity, session_id: str, priority: Priority) -> bool:
-        """Whether nobody is to give way there to a session of this class."""
+        """Return whether no session may be preempted there for a session of this class."""
         promise = self.get(room.promised)
         if promise is None or session_id == room.promised:
             return False
         return not promise.yields_to(priority)
 
     def took(self, session: Session, placed: Iterable[ReplicaPlacement], now: float) -> None:
-        """One that it `lets` was placed."""
+        """Note the placement of a session that `lets` allowed."""
         promise, nodes = self._promise, {one.node for one in placed}
         if promise is None or session.id == self.holder or not nodes & promise.parts.keys():
             return
@@ -313,7 +313,7 @@ class Holding:
             self._promise = promise._replace(is_broken=True)
 
     def spares(self, request: Request) -> bool:
-        """Whether some held room may have something beside what is reserved; quickly told, and not too seldom."""
+        """Return whether a held room may have unreserved capacity: fast, with false positives only."""
         promise = self._promise
         if promise is None or request.replica_count > 1:
             return False
@@ -326,7 +326,7 @@ class Holding:
     def beside(
         self, request: Request, suits: Eligibility, session_id: str
     ) -> tuple[ReplicaPlacement, ...]:
-        """One replica on a held room that leaves what is reserved, taken from it; none where none does."""
+        """Take one replica from a held room, beside the reserved capacity; () if there is no room."""
         promise = self._promise
         if promise is None or request.replica_count > 1 or request in self._full:
             return ()
@@ -343,18 +343,18 @@ class Holding:
         return ()
 
     def state(self) -> Held:
-        """What `restore` takes."""
+        """Return the state for `restore`."""
         return Held(self._promise, self.looked_at, self.lowest)
 
     def restore(self, held: Held) -> None:
-        """Hold again what was held then."""
+        """Restore an earlier state."""
         self.release()
         self._promise, self.looked_at, self.lowest = held
         self.hold()
 
 
 def ends_in_time(session: Session, promise: Promise, now: float) -> bool:
-    """Whether it would be gone before a reservation is used, if it were placed now."""
+    """Return whether it would end before a reservation begins, if it were placed now."""
     limit_s = session.spec.time_limit_s
     if not limit_s or not promise.is_bounded:
         return False
@@ -362,7 +362,7 @@ def ends_in_time(session: Session, promise: Promise, now: float) -> bool:
 
 
 def _may_spare(room: NodeCapacity, promise: Promise, request: Request) -> bool:
-    """Whether its GPUs could do for both, which costs little to say."""
+    """Return whether its GPUs could be enough for both: a cheap test."""
     staying = room.held_thousandths(promise.leaving)
     reserved = promise.parts[room.node.name] * promise.request.gpu_thousandths
     spare = len(room.models) * WHOLE_DEVICE - staying - reserved

@@ -1,13 +1,13 @@
-"""In which order sessions are served: plain values, so that an index asks for the heads of its lines alone.
+"""The order of service: plain values, so that an index needs only the heads of its lines.
 
-By class of priority, then by the user's fair share, then so that most finish soon: by the service that a session
-is expected to need, in levels of a doubling. Its time limit says how long it runs at most; of one without a
-limit, what it had so far tells how much it will still need, since run times are heavy-tailed. That is least
-attained service, discretised so that equals do not take turns (Tiresias, NSDI'19, section 3.2).
+By priority class, then by the user's fair share, then so that most finish soon: by expected service, in levels of
+a doubling. A time limit bounds the run time; without a limit the service so far predicts the rest, since run times
+are heavy-tailed. That is least attained service, discretised so that equals do not take turns (Tiresias, NSDI'19,
+section 3.2).
 
-Whoever waited for longer than `patience_s` is due and goes, oldest first, before all of its class and share that
-are not: from then on nobody overtakes it, except those who fit beside its reservation. That is the bound on
-starvation.
+A session that waited for longer than `patience_s` is due: due sessions go, oldest first, before all others of their
+class and share. From then on no session overtakes it, except those that fit beside its reservation. That is the bound
+on starvation.
 """
 
 from __future__ import annotations
@@ -16,37 +16,37 @@ import math
 from typing import Final, NamedTuple
 
 UNKNOWN_S: Final = 3_600.0
-"""What a session without a time limit is thought to need before it ran, seconds."""
+"""Expected run time of a session without a time limit before it ran, seconds."""
 
 WIDTH_POWER: Final = 2.0
-"""A gang counts by its GPUs to this power. 1 would be GPU time; but wide gangs run longer than narrow ones, too,
-and each keeps many others waiting. Of 1, 1.5, 2 and 3 it did best on two traces of Philly (`bench.scheduler`)."""
+"""Exponent of a gang's GPUs in its weight. 1 would be GPU time; but wide gangs also run longer than narrow ones,
+and each delays many others. Of 1, 1.5, 2 and 3 it did best on two traces of Philly (`bench.scheduler`)."""
 
 LEVEL_S: Final = 900.0
-"""Weighted service, seconds, below which all are in the first level."""
+"""Limit of weighted service for the first level, seconds."""
 
 LEAST_PATIENCE_S: Final = 4 * 3_600.0
-"""Nobody who waited for less is due."""
+"""Minimum wait until a session is due."""
 
 MOST_PATIENCE_S: Final = 30 * 86_400.0
-"""Whoever waited for longer is due. Shorter would turn a cluster that is overloaded for months, without limits, into one
-in order of submission, with nodes held empty for it: of 60, 30 and 14 days the index took 422,000, 456,000 and 588,000 s
-on average for one trace of Philly (`bench.scheduler`), and the longest wait was 57, 33 and 17 days."""
+"""Maximum wait until a session is due. A shorter one would make a cluster that is overloaded for months, without limits,
+serve in order of submission, with nodes held empty: with 60, 30 and 14 days the mean wait of one trace of Philly
+(`bench.scheduler`) was 422,000, 456,000 and 588,000 s, and the longest 57, 33 and 17 days."""
 
 BACKLOG_SHARE: Final = 0.5
-"""Of the time in which the cluster would run everything that waits, were limits used up: who waited so long is due.
-In order of submission the wait would be about as long, as sessions use about half of their limits."""
+"""A session is due after this share of the time to run the whole queue if limits were used up. In order of
+submission the wait would be about as long, as sessions use about half of their limits."""
 
 _ROUNDING: Final = 1e-9
 
 
 class Demand(NamedTuple):
-    """What the order depends on; sessions that differ only in when they began to wait are in one line.
+    """Inputs of the order; sessions that differ only in the start of their wait are in one line.
 
     Attributes:
         gpus: of the whole gang; below 1 for a share of one.
-        limit_s: the most that an attempt may run; 0: no limit.
-        attained_s: for how long it held its GPUs so far, in all attempts; with a limit since it used one up last.
+        limit_s: time limit of an attempt; 0: none.
+        attained_s: how long it held its GPUs in all attempts; with a limit, since it last used one up.
     """
 
     gpus: float
@@ -55,13 +55,13 @@ class Demand(NamedTuple):
 
 
 def level_of(demand: Demand) -> int:
-    """The level of the service that it is expected to need: 0, or one more for each doubling."""
+    """Return the level of its expected service: 0, and one more for each doubling."""
     doubled = expected_s(demand) * _weight(demand) / LEVEL_S
     return max(0, 1 + math.floor(math.log2(doubled) + _ROUNDING)) if doubled else 0
 
 
 def level_lasts_s(demand: Demand) -> float:
-    """For how much longer it stays in its level if it runs, seconds; infinity: for ever."""
+    """Return how much longer it stays in its level while it runs, seconds; infinity: for ever."""
     expected, level, weight = expected_s(demand), level_of(demand), _weight(demand)
     if not demand.limit_s:
         return LEVEL_S * math.pow(2.0, level) / weight - expected
@@ -69,19 +69,19 @@ def level_lasts_s(demand: Demand) -> float:
 
 
 def expected_s(demand: Demand) -> float:
-    """How much longer it is thought to run."""
+    """Return its expected remaining run time, seconds."""
     if demand.limit_s:
         return max(demand.limit_s - demand.attained_s, 0.0)
     return demand.attained_s + UNKNOWN_S
 
 
 def patience_s(backlog_gpu_s: float, gpus: float, *, has_limits: bool) -> float:
-    """For how long a session waits, at most, until it is due.
+    """Return how long a session waits until it is due, seconds.
 
     Args:
-        backlog_gpu_s: what all that wait may still use by their limits, GPU seconds.
+        backlog_gpu_s: maximum use of all queued sessions by their limits, GPU seconds.
         gpus: of the cluster.
-        has_limits: whether everything that waits has a limit; else nobody knows how long the backlog is.
+        has_limits: whether all queued sessions have a limit; else the backlog is unknown.
     """
     if not has_limits or not gpus:
         return MOST_PATIENCE_S

@@ -1,7 +1,7 @@
-"""What those that wait can hope for: who holds what is short, until when, and where and when enough is free.
+"""Estimates for queued sessions: holders of the short resource, until when, and where and when enough is free.
 
-Who holds what is looked at when somebody asks. Where and when enough is free is looked for in passes, too, for who
-gets a reservation (see reservations.py): by the nodes that may have room first, as release_times.py has them in order.
+Holders are computed on request. Passes, too, search where and when enough is free, for the reservation
+(see reservations.py): by the nodes that may have room first, in the order of release_times.py.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
 MOST_HOLDERS: Final = 3
 MOST_ENDS: Final = 5_000
-"""Times that nodes are looked at again as sessions end there, until enough is free: beyond, nobody knows."""
+"""Maximum number of node examinations as sessions end there; beyond, the time is unknown."""
 
 QUOTA_WORDS: Final = {
     "gpu_thousandths": "GPUs",
@@ -41,11 +41,11 @@ QUOTA_WORDS: Final = {
     "memory_bytes": "memory",
     "sessions": "sessions",
 }
-"""What is short, by the measure of a quota."""
+"""Name of the short resource, by the measure of a quota."""
 
 
 class Free(NamedTuple):
-    """What is free of devices on nodes that take sessions: in all, and the most of whole ones on one."""
+    """Free devices on nodes that accept sessions: in all, and the most whole ones on one node."""
 
     gpu_thousandths: int
     largest_hole: int
@@ -53,7 +53,7 @@ class Free(NamedTuple):
 
 
 def free_in(rooms: Iterable[NodeCapacity]) -> Free:
-    """What is free there; `node` is "" where no whole device is."""
+    """Sum up free devices; `node` is "" if no whole device is free."""
     total, widest, where = 0, 0, ""
     for room in rooms:
         if room.is_open:
@@ -64,11 +64,11 @@ def free_in(rooms: Iterable[NodeCapacity]) -> Free:
 
 
 def short_of(explanation: Explanation, request: Request) -> str:
-    """What is short on most nodes that would do: "GPUs", "cores", "memory"; "" where it is none of these."""
+    """Return what is short on most suitable nodes: "GPUs", "cores", "memory"; "" if none of these."""
     counts = shortages_of({one.what: one.nodes for one in explanation.shortages})
     if counts:
         return max(counts, key=lambda what: counts[what])
-    # A gang that fits in part: what all of it needs more of.
+    # A gang that fits in part: it needs more of this in all.
     is_torn = request.replica_count > 1 and explanation.shortages
     return ("GPUs" if request.gpu_thousandths else "cores") if is_torn else ""
 
@@ -80,13 +80,13 @@ def holders(
     known: Callable[[str], Session | None],
     now: float,
 ) -> tuple[Holder, ...]:
-    """Who holds most of what is short on the nodes that would do, most first.
+    """Return the largest holders of the short resource on suitable nodes, largest first.
 
     Args:
         rooms: of all nodes.
-        request: of the one that waits.
-        short: as `short_of` says.
-        known: the session of an id, where it holds something.
+        request: of the queued session.
+        short: as of `short_of`.
+        known: returns the session of an id, if it holds something.
         now: Unix seconds.
     """
     held = Counter[str]()
@@ -112,16 +112,16 @@ def holders(
 
 
 def most_of(found: Iterable[Holder]) -> tuple[Holder, ...]:
-    """The few that hold most, those first."""
+    """Return the few largest holders, largest first."""
     ordered = sorted(found, key=lambda one: (-one.held, one.session.id))
     return tuple(ordered[:MOST_HOLDERS])
 
 
 class Opening(NamedTuple):
-    """Where a gang will have room, and since when at the latest.
+    """Where a gang will have room, and when at the latest.
 
     Attributes:
-        at: Unix seconds; infinity: no time limits promise it.
+        at: Unix seconds; infinity: not bounded by time limits.
         parts: nodes, and how many replicas each is to take.
     """
 
@@ -137,12 +137,12 @@ def earliest(
     taken: Container[str] = (),
     beside: Collection[NodeCapacity] = (),
 ) -> Opening | None:
-    """Where and when there is room for the whole gang if all that runs uses up its time limit; None: nobody knows.
+    """Return where and when the whole gang has room if running sessions use up their limits; None: unknown.
 
     Args:
-        rooms: of all nodes; those count that are offered to everybody.
-        request: of the one that waits.
-        ends: of the instant from which on it could start.
+        rooms: of all nodes; only rooms offered to all count.
+        request: of the queued session.
+        ends: updated to the earliest possible start.
         taken: nodes that do not count.
         beside: rooms that count though they are not offered.
     """
@@ -171,11 +171,11 @@ def earliest(
 
 
 class _Ahead:
-    """What ends on nodes that would do, in order; a node is looked at no sooner than it may be its turn.
+    """Ends on suitable nodes, in order; nodes are examined lazily.
 
     Args:
         rooms: of all nodes.
-        request: of the one that waits.
+        request: of the queued session.
         ends: of all nodes.
         counts: whether a room counts.
     """
@@ -193,7 +193,7 @@ class _Ahead:
         self._heap: list[tuple[float, str, _Ending]] = []
 
     def first(self, together: _Together) -> tuple[float, _Ending] | None:
-        """The next instant at which a node may have room for more than it was seen to hold; None: there is none."""
+        """Return the next instant at which a node may hold more replicas than when last examined; None: none."""
         while self._next is not None and (not self._heap or self._next <= self._heap[0][:2]):
             name, self._next = self._next[1], next(self._following, None)
             room = self._rooms.get(name)
@@ -205,13 +205,13 @@ class _Ahead:
         return at, one
 
     def go_on(self, one: _Ending, count: int) -> None:
-        """A node was seen to hold so many replicas."""
+        """Schedule a node's next end that allows more than `count` replicas."""
         if (at := one.next(count)) is not None:
             heappush(self._heap, (at, one.room.name, one))
 
 
 def _may_do(rooms: NodeIndex, request: Request, ends: Ends) -> bool:
-    """Whether GPUs are enough once all has ended whose end is known, which costs little to say."""
+    """Return whether GPUs are enough after all bounded ends: a cheap test."""
     anywhere = request._replace(pod="", avoids=frozenset())
     empty, width = _Empty(anywhere), request.gpu_thousandths
     most: Counter[Alike] = Counter()
@@ -226,7 +226,7 @@ def _may_do(rooms: NodeIndex, request: Request, ends: Ends) -> bool:
 def _holding_now(
     rooms: NodeIndex, together: _Together, taken: Container[str]
 ) -> Iterator[NodeCapacity]:
-    """The rooms offered to everybody that hold a replica as things are."""
+    """Yield the rooms offered to all that hold a replica now."""
     least, is_picky = together.request.whole_devices, bool(together.request.avoids)
     for tie in rooms.ties():
         if tie.whole >= least and (is_picky or together.holds(tie.first())):
@@ -234,7 +234,7 @@ def _holding_now(
 
 
 def _here(rooms: NodeIndex, request: Request, ends: Ends, names: Container[str]) -> Opening | None:
-    """What there is room for now, on the first of these nodes that are enough."""
+    """Return the opening now, on the first of these nodes that are enough."""
     together = _Together(request)
     for room in rooms.known():
         if room.name in names and together.look(room) and together.is_enough:
@@ -243,11 +243,11 @@ def _here(rooms: NodeIndex, request: Request, ends: Ends, names: Container[str])
 
 
 class _Together:
-    """What rooms hold of a gang, of those together whose replicas would be alike.
+    """Counts replicas of a gang in rooms, grouped by alike replicas.
 
     Attributes:
         request: of the gang.
-        is_enough: whether the room that was looked at last makes it enough for the gang.
+        is_enough: whether the group of the last examined room is enough for the gang.
     """
 
     def __init__(self, request: Request) -> None:
@@ -259,7 +259,7 @@ class _Together:
         self.is_enough = False
 
     def look(self, room: NodeCapacity) -> int:
-        """How many replicas a room holds; it counts in place of what it held when it was looked at before."""
+        """Return how many replicas a room holds, and replace its earlier count."""
         alike, count = self._part(room)
         if (before := self._parts.get(room.name)) is not None:
             self._held[before[0]] -= before[1]
@@ -269,15 +269,15 @@ class _Together:
         return count
 
     def holds(self, room: NodeCapacity) -> int:
-        """The same, and it does not count."""
+        """Return the same without counting it."""
         return self._part(room)[1]
 
     def held(self, name: str) -> int:
-        """What a room held when it was looked at last."""
+        """Return a room's replicas when last examined."""
         return self._parts[name][1] if name in self._parts else 0
 
     def _part(self, room: NodeCapacity) -> tuple[Alike, int]:
-        # Rooms in one state are alike; and where they stand makes no difference, unless that is asked for.
+        # Rooms in one state are alike; and their pod makes no difference, unless requested.
         key = room.tie if self.request.pod else room.tie.alike
         found = self._known.get(key)
         if found is None:
@@ -287,7 +287,7 @@ class _Together:
         return found
 
     def opening(self, at: float) -> Opening:
-        """The place that was found last, on as few nodes as possible."""
+        """Return the last examined group as an opening, on as few nodes as possible."""
         wanted, parts = self.request.replica_count, []
         having = [(count, name) for name, (one, count) in self._parts.items() if one == self._last]
         for count, name in sorted(having, key=lambda one: (-one[0], one[1])):
@@ -298,11 +298,11 @@ class _Together:
 
 
 class _Ending:
-    """What ends on one node, in the order in which it does at the latest.
+    """Sessions on one node in the order of their latest ends.
 
     Attributes:
-        room: as things are now.
-        ended: those whose end was counted.
+        room: the current room.
+        ended: sessions whose end was counted.
     """
 
     __slots__ = ("_ends", "_free", "_held", "_left", "_wanted", "ended", "room")
@@ -316,9 +316,9 @@ class _Ending:
         self._left = 0
 
     def next(self, count: int) -> float | None:
-        """When there may be room for more than so many replicas; None: never.
+        """Return when there may be room for more than so many replicas; None: never.
 
-        By the GPUs alone, which costs little: the caller looks at the rest.
+        By the GPUs only, a cheap test: the caller checks the rest.
         """
         for at, ended in self._ends[self._left :]:
             self._left += 1
@@ -330,14 +330,14 @@ class _Ending:
 
 
 class _Empty:
-    """What nodes would hold of a request if nothing ran there."""
+    """Capacity of empty nodes for a request."""
 
     def __init__(self, request: Request) -> None:
         self._request = request
         self._by_kind: dict[int, int] = {}
 
     def holds(self, room: NodeCapacity) -> int:
-        """How many replicas; 0 also where sessions of this kind are never placed."""
+        """Return the number of replicas; 0 also if the node refuses such sessions."""
         if refusal(room.node, self._request):
             return 0
         if self._request.avoids:
@@ -354,9 +354,9 @@ class _Empty:
 def nearest(
     rooms: NodeIndex, request: Request, ends: Ends, taken: Container[str] = ()
 ) -> Opening | None:
-    """Where least has to leave until there is room for the whole gang; least of what neither ends nor may be preempted.
+    """Return where the least has to leave for the whole gang; first the least that neither ends nor is preemptible.
 
-    Arguments as those of `earliest`. None where it would not fit on empty nodes.
+    Arguments as those of `earliest`. None if it would not fit on empty nodes.
     """
     offers: dict[Alike, list[_Offer]] = {}
     for room, most, likeness, names in _like_each_other(rooms, request, ends):
@@ -392,13 +392,13 @@ def nearest(
 
 
 class _Offer(NamedTuple):
-    """Nodes on which as much has to leave.
+    """Nodes on which equally much has to leave.
 
     Attributes:
-        endless: what is held for good of what each replica needs, as parts of that: 1 where all of its GPUs are, 3
-            where all of its GPUs, cores and memory are.
-        lacking: the same of what is not free.
-        most: replicas that each node would hold, as far as they are needed.
+        endless: the parts of a replica's needs that are held without an end: 1 if all of its GPUs are, 3
+            if all of its GPUs, cores and memory are.
+        lacking: the same for capacity that is not free.
+        most: replicas that each node would hold, up to the needed number.
         names: of the nodes, in order.
     """
 
@@ -409,7 +409,7 @@ class _Offer(NamedTuple):
 
 
 def _in_order(offers: list[_Offer]) -> Iterator[tuple[str, _Offer]]:
-    """Nodes where least has to leave first, of equal ones by name."""
+    """Yield nodes, first those where the least has to leave, then by name."""
     for _, some in groupby(sorted(offers, key=_loss), key=_loss):
         yield from merge(*(zip(one.names, repeat(one)) for one in some), key=itemgetter(0))
 
@@ -421,10 +421,10 @@ def _loss(offer: _Offer) -> tuple[float, float]:
 def _like_each_other(
     rooms: NodeIndex, request: Request, ends: Ends
 ) -> Iterator[tuple[NodeCapacity, int, Likeness, Sequence[str]]]:
-    """Nodes that are alike and would do: one of them, what each would hold if nothing ran, what is free, all names."""
+    """Yield groups of suitable nodes: one of them, the replicas of each if empty, what is free, all names."""
     anywhere = request._replace(pod="", avoids=frozenset())
     empty, picky = _Empty(anywhere), _Empty(request._replace(pod=""))
-    # Few: what avoids them failed there.
+    # Few: the session failed there.
     apart = {
         room.name
         for room in (rooms.known() if request.avoids else ())
@@ -444,13 +444,13 @@ def _like_each_other(
 
 
 def _that_would_do(rooms: Iterable[NodeCapacity], request: Request) -> Iterator[NodeCapacity]:
-    """The rooms of nodes that take sessions, and would hold a replica if nothing ran there."""
+    """Yield open rooms that would hold a replica if empty."""
     empty = _Empty(request)
     return (room for room in rooms if room.is_open and empty.holds(room))
 
 
 def _counted(node: Node, request: Request, short: str) -> Callable[[AllocatedReplica], int]:
-    """How much of what is short a replica there holds; of devices only those that would do."""
+    """Return a function for a replica's part of the short resource; of devices only suitable ones."""
     if short == "cores":
         return lambda replica: replica.cpu_thousandths
     if short == "memory":
