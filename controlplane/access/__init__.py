@@ -1,1 +1,1 @@
-"""Who calls and may call what: tokens, certificates, the access table, TLS on listeners."""
+"""Authentication and authorization: tokens, certificates, the access table, TLS on listeners."""

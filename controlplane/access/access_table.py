@@ -1,6 +1,6 @@
-"""The access table: one row for every method of every service; what has no row is refused.
+"""The access table: one row for every method of every service; methods without a row are refused.
 
-The rows of our own services are read from the options of their methods, `proto/nsml/v1/options.proto`.
+Rows of our own services are read from the options of their methods, `proto/nsml/v1/options.proto`.
 """
 
 from __future__ import annotations
@@ -34,10 +34,10 @@ if TYPE_CHECKING:
 
 
 class AllowedCallers(enum.Flag):
-    """Who may knock; several are joined by `|`."""
+    """Kinds of permitted callers; join several by `|`."""
 
     ANONYMOUS = enum.auto()
-    """Anybody at all."""
+    """Any caller."""
     USER = enum.auto()
     """Every signed-in user, administrators too."""
     ADMIN = enum.auto()
@@ -45,21 +45,21 @@ class AllowedCallers(enum.Flag):
     NODE = enum.auto()
     """Agents, by certificate or token."""
     PEER = enum.auto()
-    """Other control planes, by certificate: with calls of agents that they pass on."""
+    """Other control planes, by certificate: with forwarded calls of agents."""
     JUMP_HOST = enum.auto()
     """Jump hosts, for the users of public keys."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Change:
-    """What the audit trail says of a call that changes something.
+    """How the audit trail records a call that changes something.
 
     Attributes:
-        target: path of the request's field that names what is changed, such as `name` or `target.session`; "": the
-            method changes what is the caller's own, and there is one of it.
-        answer: path of the answer's field that has the name, where only the answer knows it.
-        dry_run: a field of the request: where it is set, nothing changes.
-        is_frequent: the row is written soon after the answer, not before it.
+        target: path of the request's field with the name of the changed thing, such as `name` or `target.session`; "":
+            the method changes the caller's only such thing.
+        answer: path of the response's field with the name, if only the response has it.
+        dry_run: a field of the request: if it is set, nothing changes.
+        is_frequent: the row is written soon after the response, not before it.
     """
 
     target: str = ""
@@ -70,9 +70,9 @@ class Change:
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """Who may call a method, and what the method itself checks about the things it touches.
+    """Permitted callers of a method, and the checks that the method itself makes.
 
-    `change` is None for methods that change nothing. `prefers_leader`: of a leader that answers, the answer is better
+    `change` is None for methods that change nothing. `prefers_leader`: the response of a reachable leader is better
     than ours.
     """
 
@@ -109,7 +109,7 @@ _NOBODY = AllowedCallers(0)
 
 
 def row_of(options: MethodOptions) -> Row:
-    """The row of a method with these options; without any, nobody may call it, and attempts are in the audit trail."""
+    """Build the row of a method by its options; without any, all calls are refused, and in the audit trail."""
     extensions: Any = options.Extensions
     access: pb.Access = extensions[pb.access]
     audit: pb.Audit = extensions[pb.audit]
@@ -131,11 +131,11 @@ def row_of(options: MethodOptions) -> Row:
 
 
 def _contract() -> Iterator[tuple[str, Row]]:
-    """Each method of package nsml.v1 with its row."""
+    """Yield each method of package nsml.v1 with its row."""
     for module in pkgutil.iter_modules(nsml.v1.__path__, f"{nsml.v1.__name__}."):
         if module.name.endswith("_pb2"):
             generated = importlib.import_module(module.name)
-            # Parsed anew: descriptors may have decoded their options before ours were imported.
+            # Parsed again: descriptors may have decoded their options before ours were imported.
             file = FileDescriptorProto.FromString(generated.DESCRIPTOR.serialized_pb)
             for service in file.service:
                 for method in service.method:
@@ -146,7 +146,7 @@ def _contract() -> Iterator[tuple[str, Row]]:
 AccessTable = MappingProxyType[str, Row]
 
 TABLE: AccessTable = MappingProxyType({**dict(_contract()), **_STANDARD})
-"""Full method name, as gRPC writes it, to its row."""
+"""Rows by full method name, in gRPC's form."""
 
 
 def refusal(table: Mapping[str, Row], method: str, who: Caller) -> NsmlError | None:

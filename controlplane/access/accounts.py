@@ -1,6 +1,6 @@
-"""Users and their tokens: made, listed, removed. Any control plane may do it, leader or not.
+"""Create, list and remove users and tokens. Any control plane may do it, leader or not.
 
-Every change is one transaction that compares what it was decided on; a lost race is decided anew.
+Every change is one transaction that compares the records it depends on; after a lost race it is retried.
 """
 
 from __future__ import annotations
@@ -60,10 +60,10 @@ DAY_S = 86_400.0
 DEFAULT_TOKEN_LIFE_S = 30 * DAY_S
 LONGEST_TOKEN_LIFE_S = 366 * DAY_S
 MOST_TOKENS = 64
-"""Live tokens of one user: what they make must stay bounded."""
+"""Maximum live tokens of one user: their records must be bounded."""
 
 NAME_RESTS_S = 3600.0
-"""A removed user's name is nobody's for so long: until nothing of them is on its way any more."""
+"""How long a removed user's name is reserved: until none of their requests is in flight."""
 
 _BATCH = 100
 
@@ -72,7 +72,7 @@ _log = structlog.get_logger()
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class IssuedToken:
-    """A new token; the only time that its secret is known."""
+    """A new token; its secret is not stored."""
 
     secret: Secret
     expires_at: float
@@ -86,9 +86,9 @@ class Accounts:
     """Users and tokens.
 
     Args:
-        identities: memory of who is who; revocations wait until it knows of them.
-        random_bytes: where secrets and ids come from.
-        owned: what is still owned under a name, in words.
+        identities: cache of users and tokens; revocations wait until it has them.
+        random_bytes: for secrets and ids.
+        owned: returns texts of everything still owned under a name.
     """
 
     def __init__(
@@ -105,16 +105,16 @@ class Accounts:
         self._owned = owned
         self._clock = clock
         self._random_bytes = random_bytes
-        # One at a time: all that came at once would fail at one another, again and again.
+        # One at a time: concurrent calls would invalidate each other again and again.
         self._counting = asyncio.Lock()
 
     async def create_user(self, name: str, role: Role, team: str, *, restore: bool = False) -> User:
-        """Make a user; with `restore` bring a removed one back, with their id and all they own.
+        """Create a user; `restore` brings a removed one back, with their id and everything they own.
 
         Raises:
             InvalidRequest: the name or the team is malformed.
             AlreadyExists: there is one of that name, or a project.
-            NameReserved: the name is that of a removed user, and goes to nobody else yet.
+            NameReserved: the name was a removed user's, and is still reserved.
             NotFound: with `restore`, no such user was removed.
         """
         check_user(name)
@@ -124,7 +124,7 @@ class Accounts:
         if await USERS.get(self._store, name) is not None:
             raise AlreadyExists(f"user {name} exists")
         if restore:
-            # Of users removed before there were such records their id is known: it was the name.
+            # Users removed before there were such records had their name as id.
             if removed is None and not await self._owned(name):
                 raise NotFound(f"no user {name} was removed", attempt=f"nsml admin user add {name}")
             user_id = removed.value.user.id if removed is not None else name
@@ -157,7 +157,7 @@ class Accounts:
         return user
 
     async def _check_free(self, name: str, removed_at: float | None) -> None:
-        """Raise NameReserved if a removed user has left something under a name, or may have."""
+        """Raise NameReserved if something of a removed user may still be under a name."""
         owned = await self._owned(name)
         since = None if removed_at is None else self._clock.time() - removed_at
         if owned:
@@ -175,32 +175,32 @@ class Accounts:
         )
 
     async def list_users(self) -> list[User]:
-        """All users by name."""
+        """List all users by name."""
         return [item.value for item in (await USERS.list(self._store)).items]
 
     async def get_user(self, name: str) -> User:
-        """One user; NotFound if there is none."""
+        """Return one user; NotFound if there is none."""
         return (await self._stored_user(name)).value
 
     async def there(self, name: str) -> Compare:
-        """The condition that a user is as they are now; NotFound if there is none."""
+        """Return the condition that a user is unchanged; NotFound if there is none."""
         return USERS.unchanged(await self._stored_user(name))
 
     async def nobody(self, name: str) -> Compare:
-        """The condition that there is no user of a name; AlreadyExists if there is one."""
+        """Return the condition that there is no user of a name; AlreadyExists if there is one, or NameReserved."""
         if await USERS.get(self._store, name) is not None:
             raise AlreadyExists(
                 f"there is a user {name}",
                 why="a user's name is that of their own project",
                 attempt=f"nsml project create {name} --owner {name}    bounds what {name} has",
             )
-        # A project of the name would count the removed user's sessions as its own.
+        # The removed user's sessions would be charged to a project of that name.
         removed = await REMOVED_USERS.get(self._store, name)
         await self._check_free(name, removed.value.removed_at if removed is not None else None)
         return USERS.absent(name)
 
     async def limit_kept(self, name: str, kept_bytes: int | None) -> None:
-        """Set what the object store may keep for a user, 0: no limit; None: what it may of anybody.
+        """Set the limit of a user's bytes in the object store, 0: no limit; None: the platform's default.
 
         Raises:
             NotFound: there is none.
@@ -217,7 +217,7 @@ class Accounts:
 
         Raises:
             NotFound: there is none.
-            LastAdministrator: nobody could administer any more.
+            LastAdministrator: there would be no administrator.
         """
         while True:
             user = await self._stored_user(name)
@@ -243,12 +243,12 @@ class Accounts:
         )
 
     async def create_token(self, user: str, life_s: float = 0.0) -> IssuedToken:
-        """Make a token for a user; 0 means 30 days.
+        """Create a token for a user; 0 means 30 days.
 
         Raises:
             InvalidRequest: longer than a year, or not in the future.
             NotFound: no such user.
-            StateConflict: they have too many.
+            StateConflict: the user has too many.
         """
         life_s = life_s or DEFAULT_TOKEN_LIFE_S
         if not 0 < life_s <= LONGEST_TOKEN_LIFE_S:
@@ -260,7 +260,7 @@ class Accounts:
                     return issued
 
     async def _create_token(self, user: str, life_s: float) -> IssuedToken | None:
-        """One try; None when somebody wrote in between."""
+        """Try once; None after a concurrent write."""
         owner = await self._stored_user(user)
         tokens = await self._tokens_of(user)
         expired = [item for item in tokens if self._has_expired(item)]
@@ -277,9 +277,9 @@ class Accounts:
     async def create_node_token(
         self, node: str, life_s: float = LONGEST_TOKEN_LIFE_S
     ) -> IssuedToken:
-        """Make a token with which an agent on this machine speaks for `node`.
+        """Create a token for an agent on this machine to act for `node`.
 
-        The name is this machine's from then on: who only has a join token cannot take it.
+        The name then belongs to this machine: a join token is not enough to take it.
 
         Raises:
             InvalidRequest: the name is malformed.
@@ -320,7 +320,7 @@ class Accounts:
         return sum(not self._has_expired(item) for item in items)
 
     async def _remove_join_tokens(self, user: str) -> int:
-        """Remove the join tokens that a removed administrator made: nobody else need know of them."""
+        """Remove join tokens of a removed administrator: others may not know of them."""
         made = (await JOIN_TOKENS.list(self._store)).items
         keys = [item.key for item in made if item.value.created_by == user]
         for start in range(0, len(keys), _BATCH):
@@ -329,7 +329,7 @@ class Accounts:
         return len(keys)
 
     async def _remove_secrets(self, user: str) -> int:
-        """Remove what a removed user has left. It is worthless already: a new one comes after it."""
+        """Remove a removed user's secrets. They are already unusable: a new user of the name is newer."""
         left = (await self._store.list(SECRETS.path(secret_key(user, "")), keys_only=True)).items
         for start in range(0, len(left), _BATCH):
             batch = left[start : start + _BATCH]
@@ -337,7 +337,7 @@ class Accounts:
         return len(left)
 
     async def _remove_ssh_keys(self, user: str) -> int:
-        """Remove a removed user's public keys, so that somebody else may have them."""
+        """Remove a removed user's public keys, so that other users may add them."""
         left = (await SSH_KEYS.list(self._store)).items
         keys = [item.key for item in left if item.value.user == user]
         for start in range(0, len(keys), _BATCH):
@@ -383,7 +383,7 @@ class Accounts:
         return [item for item in listing.items if item.value.user == user]
 
     async def _another_administrator(self, name: str) -> Compare:
-        """Return the condition that somebody else administers: two cannot remove one another."""
+        """Return the condition that another administrator exists, so that two cannot remove each other."""
         for user in (await USERS.list(self._store)).items:
             if user.value.role is Role.ADMIN and user.value.name != name:
                 return USERS.unchanged(user)

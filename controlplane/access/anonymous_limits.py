@@ -1,8 +1,8 @@
-"""Calls without a credential: how many may be open, since who needs no token can open many.
+"""Limits of open calls without a credential, since without tokens clients can open many.
 
-Each address has a limit, and all together have one; `Health.Check` and `Health.Watch` have room of their own, so that
-nobody else's calls keep a load balancer from its answer. Where there is no room, a call that has not sent its request
-gives way: the oldest of the address with the most.
+There is a limit per address, and one for all; `Health.Check` and `Health.Watch` have limits of their own, so that
+others' calls do not block a load balancer. If there is no room, a call that has not sent its request is cancelled:
+the oldest of the address with the most.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ WATCH: Final = "/grpc.health.v1.Health/Watch"
 
 @dataclass(frozen=True, slots=True)
 class Room:
-    """How many calls one address may have open at once, and all addresses together."""
+    """Maximum number of open calls of one address, and of all addresses together."""
 
     each: int
     all: int
@@ -30,11 +30,11 @@ class Room:
 
 CALLS: Final = Room(100, 1_000)
 ROOMS: Final = {CHECK: Room(100, 1_000), WATCH: Room(16, 1_000)}
-"""Methods with room of their own."""
+"""Methods with limits of their own."""
 STREAM_S: Final = 600.0
-"""So long a stream without a credential lasts; its client asks again."""
+"""Maximum duration of a stream without a credential; its client reconnects."""
 REQUEST_WITHIN_S: Final = 10.0
-"""How long it may take to send the one request that it has: these are small."""
+"""How long a call may take to send its only request, which is small."""
 
 
 @dataclass(slots=True, eq=False)
@@ -42,13 +42,13 @@ class _Pool:
     room: Room
     open: Counter[str] = field(default_factory=Counter)
     waiting: dict[AnonymousCall, Callable[[], None]] = field(default_factory=dict)
-    """Those whose request has not come, the oldest first, and what ends each."""
+    """Calls without a received request, oldest first, with a function that ends each."""
 
     def has_room(self, address: str) -> bool:
         return self.open[address] < self.room.each and self.open.total() < self.room.all
 
     def make_room(self, address: str) -> bool:
-        """End a call that waits for its request; whether there is room then."""
+        """Cancel a call that waits for its request; return whether there is room then."""
         is_own = self.open[address] >= self.room.each
         among = [one for one in self.waiting if not is_own or one.address == address]
         if among:
@@ -60,27 +60,27 @@ class _Pool:
 
 
 class AnonymousCalls:
-    """Those of one server."""
+    """The anonymous calls of one server."""
 
     def __init__(self) -> None:
         self._common = _Pool(CALLS)
         self._own = {method: _Pool(room) for method, room in ROOMS.items()}
 
     def of(self, method: str, address: str) -> AnonymousCall:
-        """A call from an address, which does not count yet."""
+        """Create a call from an address, not counted yet."""
         return AnonymousCall(self._own.get(method, self._common), address)
 
 
 @dataclass(slots=True, eq=False)
 class AnonymousCall:
-    """One call; `address` as `nsml.common.hosts.client_of` says it."""
+    """One call; `address` as of `nsml.common.hosts.client_of`."""
 
     pool: _Pool
     address: str
     counts: bool = False
 
     def enter(self) -> NsmlError | None:
-        """Count it; why it is refused, where it is one too many."""
+        """Count it; return why it is refused, if there are too many."""
         if not self.pool.has_room(self.address) and not self.pool.make_room(self.address):
             return Unavailable(
                 "too many calls without a token are open from this address",
@@ -91,16 +91,16 @@ class AnonymousCall:
         return None
 
     def waits(self, end: Callable[[], None]) -> None:
-        """Its request has not come: it gives way by `end`."""
+        """Mark it as waiting for its request: `end` cancels it."""
         if self.counts:
             self.pool.waiting[self] = end
 
     def goes_on(self) -> None:
-        """Its request has come."""
+        """Mark its request as received."""
         self.pool.waiting.pop(self, None)
 
     def leave(self) -> None:
-        """It has ended; again does no harm."""
+        """Remove an ended call; idempotent."""
         if self.counts:
             self.counts = False
             self.goes_on()

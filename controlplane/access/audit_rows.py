@@ -1,4 +1,4 @@
-"""Rows of the audit trail, made of calls as the access table describes them."""
+"""Build rows of the audit trail from calls, by the access table."""
 
 from __future__ import annotations
 
@@ -16,28 +16,28 @@ if TYPE_CHECKING:
     from controlplane.domain.identity import Caller
 
 MOST_NAMES: Final = 8
-"""Of a field that names several things."""
+"""Names listed for a field with several things."""
 _OPEN_CODES: Final = frozenset(
     {"UNAVAILABLE", "DEADLINE_EXCEEDED", "CANCELLED", "ABORTED", "INTERNAL", "UNKNOWN"}
 )
-"""After these nobody knows whether it happened."""
+"""After these codes it is unknown whether the change was made."""
 _CODES: Final = {code.value[0]: code.name for code in grpc.StatusCode}
 
 
 def code_name(code: grpc.StatusCode | int | None, unset: str) -> str:
-    """Name of a status code as a context has it: 0 until it is set, then what it was set to."""
+    """Return the name of a context's status code: a number or StatusCode; 0 until it is set."""
     if isinstance(code, grpc.StatusCode):
         return code.name
     return _CODES.get(code, unset) if code else unset
 
 
 def outcome_of(code: str) -> str:
-    """Outcome of a call in the trail, by the name of its status code."""
+    """Return a call's outcome in the trail, by the name of its status code."""
     return UNKNOWN if code in _OPEN_CODES else code
 
 
 def name_in(message: Any, path: str) -> str:
-    """The text at a path of a message; "" where there is none."""
+    """Return the text at a path of a message; "" if there is none."""
     values: list[Any] = [message]
     for part in path.split(".") if path else ():
         found: list[Any] = [getattr(value, part, None) for value in values]
@@ -48,12 +48,12 @@ def name_in(message: Any, path: str) -> str:
 
 
 def is_dry_run(change: Change, request: Any) -> bool:
-    """Whether a request changes nothing, as it says itself."""
+    """Return whether a request is a dry run."""
     return bool(change.dry_run) and getattr(request, change.dry_run, False) is True
 
 
 def row_of(who: Caller, method: str, request: Any, outcome: str) -> AuditRow:
-    """What a call leaves in the trail; `method` as gRPC writes it."""
+    """Build a call's row in the trail; `method` in gRPC's form."""
     service, _, name = method.rpartition("/")
     request_id = getattr(request, "request_id", "")
     return AuditRow(
@@ -68,7 +68,7 @@ def row_of(who: Caller, method: str, request: Any, outcome: str) -> AuditRow:
 
 
 def actor_of(who: Caller) -> str:
-    """Who it was: a user's name, `node NAME`, `control plane NAME`, or "" for nobody known."""
+    """Return the actor: a user's name, `node NAME`, `control plane NAME`, or "" if unknown."""
     match who:
         case UserCaller(user=user) | JumpHostCaller(user=user):
             return user.name

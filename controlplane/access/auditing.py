@@ -1,7 +1,8 @@
-"""The audit trail: who changed what, and what was refused. Rows are never changed.
+"""The audit trail: who changed what, and refused calls. Rows are never changed.
 
-Calls are cheap, and rows stay: so each actor has an allowance of rows, and what is over it is counted in a few. Every method that changes something says so in the access table, and the interceptor writes a row for each of its calls. A call
-that only the leader could answer has its row there.
+Calls are cheap, and rows are kept: so each actor has a quota of rows, and calls over it are summed up in a few. The
+access table marks every method that changes something, and the interceptor writes a row for each of its calls. A call
+answered by the leader has its row there.
 """
 
 from __future__ import annotations
@@ -25,22 +26,22 @@ if TYPE_CHECKING:
 
 OK: Final = "OK"
 UNKNOWN: Final = "UNKNOWN"
-"""Nobody could say whether it happened: the store did not answer, or the caller did not wait."""
+"""It is unknown whether it was done: the store did not answer, or the caller did not wait."""
 LEFT_OUT: Final = "LEFT_OUT"
-"""Stands for calls that have no row of their own; `calls` says how many."""
+"""Stands for calls without a row of their own; `calls` is their number."""
 
 ROWS_AT_ONCE: Final = 1_000
 ROWS_BACK_S: Final = 2_000.0
-"""So many calls of one actor that went well have rows of their own, and so soon as many again: 43,000 a day, 13 MB."""
+"""Burst of one actor's successful calls with rows of their own, and its refill time: 43,000 a day, 13 MB."""
 MOST_REFUSALS: Final = 60
 REFUSALS_BACK_S: Final = 360.0
-"""The same of refused calls, which are cheap to provoke."""
+"""The same for refused calls, which are cheap to provoke."""
 WINDOW_S: Final = 60.0
-"""Calls beyond that are counted for so long: of each actor, method and outcome one row says how many."""
+"""Further calls are counted for this time, in seconds: one row per actor, method and outcome."""
 MOST_COUNTED: Final = 10_000
-"""Actors, methods and outcomes that are counted at one time; those of further ones are counted together."""
+"""Maximum number of counters by actor, method and outcome; further ones share one."""
 MOST_WAITING: Final = 10_000
-"""Rows that wait to be written; with more, calls wait for theirs."""
+"""Rows waiting to be written; with more, calls wait for theirs."""
 LONGEST_TARGET: Final = 256
 LONGEST_REQUEST_ID: Final = 64
 _EVERY_S: Final = 0.1
@@ -52,9 +53,9 @@ class Audit:
     """Writes the trail.
 
     Args:
-        clock: that people's clocks show.
-        is_low: whether the history is at its floor: then only what administrators do is written at once, all else is
-            counted until there is room.
+        clock: the wall clock.
+        is_low: whether the history is at its floor: then only calls of administrators are written at once, all others
+            are counted until there is room.
     """
 
     def __init__(
@@ -71,14 +72,14 @@ class Audit:
         self._counted: dict[tuple[str, str, str], AuditRow] = {}
 
     async def record(self, row: AuditRow, *, at_once: bool, is_admin: bool = False) -> None:
-        """Add a row, with the time of now and a target that any database takes.
+        """Add a row, with the current time and a sanitized target.
 
-        A history that is away stops nobody: what it could not take is in the log. Once its actor has had many rows, a call
-        is counted.
+        An unavailable history blocks no call: its missing rows are in the log. Once an actor has used up its rows, calls
+        are counted.
 
         Args:
             row: of a call that has ended.
-            at_once: whether it is written when this returns; else it is soon.
+            at_once: whether it is written when this returns, or soon.
             is_admin: whether an administrator made the call.
         """
         row = replace(
@@ -107,7 +108,7 @@ class Audit:
         self._counted[key] = row if known is None else replace(row, calls=known.calls + 1)
 
     async def run(self) -> None:
-        """Write what waits, until cancelled; nothing waits then."""
+        """Write waiting rows, until cancelled; then write all."""
         try:
             async with TaskGroup() as group:
                 group.create_task(self._write_soon(), name="audit.rows")
@@ -120,7 +121,7 @@ class Audit:
         while True:
             await self._has_waiting.wait()
             await self.flush()
-            await self._clock.sleep(_EVERY_S)  # what comes meanwhile goes together
+            await self._clock.sleep(_EVERY_S)  # rows of this time are written together
 
     async def _write_counts(self) -> NoReturn:
         while True:
@@ -135,7 +136,7 @@ class Audit:
             self._has_waiting.set()
 
     async def flush(self) -> None:
-        """Write what waits now; what is being written is there, too, when this returns."""
+        """Write all waiting rows; rows already being written are complete, too, when this returns."""
         async with self._writing:
             rows, self._waiting = self._waiting, []
             self._has_waiting.clear()
@@ -151,7 +152,7 @@ class Audit:
 
 
 def _clean(text: str, longest: int) -> str:
-    """Return `text` without what a database or a terminal does not take, cut to `longest` characters."""
+    """Replace unprintable characters in `text`, which databases and terminals may refuse; cut it to `longest`."""
     if text.isprintable() and len(text) <= longest:
         return text
     printable = "".join(one if one.isprintable() else "?" for one in text[:longest])

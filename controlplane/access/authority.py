@@ -1,8 +1,8 @@
-"""The platform's certificate authority: made at first start, signs nodes and our own listeners.
+"""The platform's certificate authority: created at first start, signs nodes and our own listeners.
 
-ECDSA on P-256 throughout. The private key never leaves the authority's folder. Certificates that
-it signs live for 90 days and are renewed when a third of that is left. Nodes get certificates
-for clients and listeners ones for servers, so that neither can pose as the other.
+ECDSA on P-256 throughout. The private key never leaves the authority's folder. Signed certificates
+are valid for 90 days and are renewed when a third of that is left. Nodes get client certificates
+and listeners server certificates, so that neither can pose as the other.
 """
 
 from __future__ import annotations
@@ -31,11 +31,11 @@ if TYPE_CHECKING:
     from nsml.common.clock import Clock
 
 SERVER_NAME = "nsml-controlplane"
-"""A name that every certificate of a listener bears. Nobody but control planes gets a server's
-certificate from this authority, so clients that pin it may verify this name wherever they dial."""
+"""A name in every certificate of a listener. Only control planes get server certificates from this
+authority, so clients that pin it may verify this name at any address."""
 
 PEER_PREFIX = "controlplane:"
-"""Begins the common name of certificates with which control planes call one another: no node's name
+"""Prefix of the common name in certificates for calls between control planes: no node's name
 has a colon. The rest is the member's name."""
 
 CERTIFICATE_LIFE = dt.timedelta(days=90)
@@ -57,7 +57,7 @@ class KeyPair:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SignedNode:
-    """What a joining node gets: its certificate (PEM) until `expires_at` (Unix seconds), and its key's fingerprint."""
+    """A joining node's certificate (PEM), its expiry (Unix seconds), and its key's fingerprint."""
 
     certificate: bytes
     key_fingerprint: str
@@ -66,7 +66,7 @@ class SignedNode:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ShownCertificate:
-    """What a node's certificate says: the fingerprint of its key, and until when it is valid."""
+    """Fields of a node's certificate: the fingerprint of its key, and its expiry."""
 
     key_fingerprint: str
     expires_at: float
@@ -89,12 +89,12 @@ class Authority:
 
     @property
     def expires_at(self) -> float:
-        """End of that certificate, Unix seconds."""
+        """Expiry of that certificate, Unix seconds."""
         return self._certificate.not_valid_after_utc.timestamp()
 
     @property
     def digest(self) -> str:
-        """SHA-256 of the certificate's DER form, hexadecimal: what join tokens carry."""
+        """SHA-256 of the certificate's DER form, hexadecimal, as in join tokens."""
         return hashlib.sha256(
             self._certificate.public_bytes(serialization.Encoding.DER)
         ).hexdigest()
@@ -105,7 +105,7 @@ class Authority:
         Raises:
             InvalidRequest: it is not a request, or not signed with its own key.
         """
-        check_node(node)  # no other name is one: that of a control plane least of all
+        check_node(node)  # refuses any other name, above all that of a control plane
         public_key = _public_key_of(signing_request)
         certificate = self._sign(node, public_key, [x509.DNSName(node)], server=False)
         return SignedNode(
@@ -115,7 +115,7 @@ class Authority:
         )
 
     def issue_server(self, hosts: Iterable[str]) -> KeyPair:
-        """Make a key and a certificate for listeners that are reached under `hosts`."""
+        """Create a key and a certificate for listeners at `hosts`."""
         key = ec.generate_private_key(ec.SECP256R1())
         names = [_general_name(host) for host in dict.fromkeys([SERVER_NAME, *hosts])]
         certificate = self._sign(SERVER_NAME, key.public_key(), names, server=True)
@@ -126,7 +126,7 @@ class Authority:
         )
 
     def issue_peer(self, member: str) -> KeyPair:
-        """Make a key and a certificate with which a control plane calls the others."""
+        """Create a key and a certificate for a control plane's calls to others."""
         key = ec.generate_private_key(ec.SECP256R1())
         name = (PEER_PREFIX + member)[:_LONGEST_COMMON_NAME]
         certificate = self._sign(name, key.public_key(), [x509.DNSName(SERVER_NAME)], server=False)
@@ -137,7 +137,7 @@ class Authority:
         )
 
     def derived_key(self, purpose: str) -> bytes:
-        """32 bytes that only who has the authority's key can know, always the same ones for a purpose."""
+        """Derive 32 secret bytes for a purpose from the authority's key: always the same ones."""
         secret = self._key.private_bytes(
             serialization.Encoding.DER,
             serialization.PrivateFormat.PKCS8,
@@ -147,7 +147,7 @@ class Authority:
         return kdf.derive(secret)
 
     def needs_renewal(self, pair: KeyPair) -> bool:
-        """Whether it is time to replace a certificate."""
+        """Return whether it is time to replace a certificate."""
         return pair.expires_at - self._now() < RENEW_WHEN_LEFT
 
     def _sign(
@@ -182,18 +182,18 @@ class Authority:
 
 
 def open_authority(folder: Path, clock: Clock) -> Authority:
-    """Load the authority that lives in `folder`, making it at the first start.
+    """Load the authority in `folder`, creating it at the first start.
 
-    That of a shared platform lies in its store instead: see `platform_keys`.
+    A shared platform's authority is in its store instead: see `platform_keys`.
 
     Raises:
         PermissionError: others may read its private key.
-        ValueError: what lies there is not an authority's key and certificate.
+        ValueError: the files are not an authority's key and certificate.
     """
     key_pem = read_private(folder / "ca.key")
     if key_pem is None:
         certificate, key_pem = make_authority_pair(clock)
-        # the key last: a crash in between makes both anew, and nobody has seen the first yet
+        # the key last: after a crash in between both are created again, and the first was not used yet
         write_private(folder / "ca.pem", certificate)
         write_private(folder / "ca.key", key_pem)
         return load_authority(certificate, key_pem, clock)
@@ -204,10 +204,10 @@ def open_authority(folder: Path, clock: Clock) -> Authority:
 
 
 def load_authority(certificate_pem: bytes, key_pem: bytes, clock: Clock) -> Authority:
-    """The authority of a certificate and its key.
+    """Load the authority of a certificate and its key.
 
     Raises:
-        ValueError: they are none, or do not belong together.
+        ValueError: they are invalid, or do not match.
     """
     key = serialization.load_pem_private_key(key_pem, password=None)
     certificate = x509.load_pem_x509_certificate(certificate_pem)
@@ -219,19 +219,19 @@ def load_authority(certificate_pem: bytes, key_pem: bytes, clock: Clock) -> Auth
 
 
 def make_authority_pair(clock: Clock) -> tuple[bytes, bytes]:
-    """Certificate and key of a new authority, PEM."""
+    """Create certificate and key of a new authority, PEM."""
     key = ec.generate_private_key(ec.SECP256R1())
     certificate = _make_authority(key, clock)
     return certificate.public_bytes(serialization.Encoding.PEM), _pem_of(key)
 
 
 def make_authority(clock: Clock) -> Authority:
-    """Make an authority that is written nowhere."""
+    """Create an authority in memory only."""
     return load_authority(*make_authority_pair(clock), clock)
 
 
 def read_certificate(pem: bytes) -> ShownCertificate:
-    """Return what a certificate says that its issuer has vouched for.
+    """Read the fields of a certificate from a trusted issuer.
 
     Raises:
         ValueError: it is not a certificate with an ECDSA key.

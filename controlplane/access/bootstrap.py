@@ -1,7 +1,7 @@
-"""What a fresh platform needs before anybody can sign in: an administrator, a local agent's token.
+"""First credentials of a new platform: an administrator, a local agent's token.
 
-Secrets go into files that only the owner of the data folder can read. That owner is trusted
-anyway: when a file is lost or its token is no longer valid, the next start writes another. A token
+Secrets are in files that only the owner of the data folder can read. That owner is trusted
+anyway: if a file is lost or its token is no longer valid, the next start writes another. A token
 that others could read is revoked.
 """
 
@@ -34,13 +34,13 @@ _log = structlog.get_logger()
 
 
 async def ensure_first_admin(accounts: Accounts, name: str) -> User | None:
-    """Make the first administrator when there is no user at all; None otherwise."""
+    """Create the first administrator if there is no user at all; otherwise return None."""
     if await accounts.list_users():
         return None
     try:
         return await accounts.create_user(name, Role.ADMIN, "")
     except NameReserved:
-        # Things of that name and no user at all: whoever has the data folder has these anyway.
+        # Things of that name and no user at all: the owner of the data folder has these anyway.
         return await accounts.create_user(name, Role.ADMIN, "", restore=True)
     except AlreadyExists:
         return None
@@ -49,9 +49,9 @@ async def ensure_first_admin(accounts: Accounts, name: str) -> User | None:
 async def ensure_admin_file(
     folder: Path, accounts: Accounts, identities: Identities, name: str
 ) -> Path:
-    """Make sure that `folder` holds a valid token of an administrator; returns the file.
+    """Make sure that `folder` has a valid token of an administrator; return the file.
 
-    On a fresh platform the administrator is made, under `name`. Later any administrator will do,
+    On a new platform this creates the administrator `name`. Later any administrator will do,
     `name` first.
     """
     await ensure_first_admin(accounts, name)
@@ -69,7 +69,7 @@ async def ensure_admin_file(
 async def ensure_node_file(
     folder: Path, accounts: Accounts, identities: Identities, node: str
 ) -> Path:
-    """Make sure that `folder` holds a valid token of the local agent; returns the file."""
+    """Make sure that `folder` has a valid token of the local agent; return the file."""
     path = folder / NODE_TOKEN
     holder = await _holder(path, accounts, identities)
     if not isinstance(holder, NodeCaller) or holder.node != node:
@@ -79,7 +79,7 @@ async def ensure_node_file(
 
 
 async def _holder(path: Path, accounts: Accounts, identities: Identities) -> Caller | None:
-    """Whose valid token the file holds; None when it has to be written anew."""
+    """Return the owner of the file's valid token; None if it must be rewritten."""
     try:
         secret = _secret_in(read_private(path))
     except Exposed as error:

@@ -1,4 +1,4 @@
-"""Who makes the call that is being served: set by the interceptor, read by whoever serves it."""
+"""The caller of the current call: set by the interceptor, read by servicers."""
 
 from __future__ import annotations
 
@@ -29,16 +29,16 @@ current_caller: ContextVar[Caller] = ContextVar("current_caller")
 
 
 def set_caller(who: Caller) -> None:
-    """Say who makes the current call: for the interceptor, and for tests of single servicers."""
+    """Set the caller of the current call: for the interceptor, and for tests of single servicers."""
     current_caller.set(who)
 
 
 @dataclass(slots=True)
 class Call:
-    """What becomes known of a call while it is served, for the audit trail.
+    """Facts on a call for the audit trail, collected while it is served.
 
     Attributes:
-        target: the name of what it changes.
+        target: the name of the changed thing.
         is_elsewhere: another control plane answered it, and has its row.
     """
 
@@ -53,40 +53,40 @@ _check: ContextVar[Callable[[], Awaitable[NsmlError | None]]] = ContextVar("_che
 
 
 def begin_call() -> Call:
-    """Note that a call begins: for the interceptor."""
+    """Begin a call: for the interceptor."""
     call = Call()
     _current_call.set(call)
     return call
 
 
 def current_call() -> Call:
-    """The call that is being served; outside of one, a call of nobody's."""
+    """Return the current call; outside of one, an unused one."""
     return _current_call.get(None) or Call()
 
 
 def note_target(name: str) -> None:
-    """Say by its full name what the current call changes."""
+    """Set the full name of the thing changed by the current call."""
     current_call().target = name
 
 
 def set_check(check: Callable[[], Awaitable[NsmlError | None]]) -> None:
-    """Say how to find out whether the current call's caller may go on: for the interceptor."""
+    """Set the check whether the current call may continue: for the interceptor."""
     _check.set(check)
 
 
 async def refused_by_now() -> NsmlError | None:
-    """Why the current call's caller may not go on, as things are now; None: they may, or nobody can tell."""
+    """Return why the current call may not continue; None: it may, or that is unknown."""
     check = _check.get(None)
     return None if check is None else await check()
 
 
 def caller() -> Caller:
-    """Who makes the current call; nobody outside of one."""
+    """Return the caller of the current call; anonymous outside of one."""
     return current_caller.get(_NOBODY)
 
 
 def by_whom() -> str:
-    """Who makes the current call, for logs: a user's name, `node NAME`, or `the control plane` outside of one."""
+    """Name the caller of the current call for logs: a user's name, `node NAME`, or `the control plane` outside of one."""
     match caller():
         case UserCaller(user=user) | JumpHostCaller(user=user):
             return user.name
@@ -99,11 +99,11 @@ def by_whom() -> str:
 
 
 def require_user() -> UserCaller:
-    """Return the user who makes the current call.
+    """Return the user of the current call.
 
     Raises:
-        NotSignedIn: nobody known makes it.
-        Denied: a node makes it.
+        NotSignedIn: the caller is anonymous.
+        Denied: the caller is not a user.
     """
     match caller():
         case UserCaller() as user:
@@ -119,12 +119,12 @@ def require_user() -> UserCaller:
 
 
 def require_owner(user: str, what: str, *, others: str) -> str:
-    """The name of the user whose things are meant; Denied where they are not the caller's to touch.
+    """Return the owner of the requested things; Denied if the caller has no right to them.
 
     Args:
-        user: as the caller named them; "": the caller.
+        user: from the request; "": the caller.
         what: the things, in the plural.
-        others: what administrators alone do with those of others, for people.
+        others: what only administrators do with others' things, for people.
     """
     who = require_user()
     owner = user or who.user.name
@@ -134,7 +134,7 @@ def require_owner(user: str, what: str, *, others: str) -> str:
 
 
 def require_jump_host() -> JumpHostCaller:
-    """The jump host that makes the current call, for a user. Raises Denied."""
+    """Return the jump host of the current call, which acts for a user. Raises Denied."""
     match caller():
         case JumpHostCaller() as who:
             return who
@@ -142,7 +142,7 @@ def require_jump_host() -> JumpHostCaller:
 
 
 def require_agent() -> NodeCaller:
-    """The agent that makes the current call, itself or by way of another control plane."""
+    """Return the agent of the current call, direct or forwarded by another control plane. Raises Denied."""
     match caller():
         case NodeCaller() as who:
             return who
@@ -152,11 +152,11 @@ def require_agent() -> NodeCaller:
 
 
 def require_node(who: Caller, node: str) -> NodeCaller:
-    """Return the caller if it is the agent of `node`: an agent speaks for its own node alone.
+    """Return the caller if it is the agent of `node`: an agent acts for its own node alone.
 
     Raises:
-        NotSignedIn: nobody known calls.
-        Denied: a user, or another node.
+        NotSignedIn: the caller is anonymous.
+        Denied: it is any other caller.
     """
     match who:
         case NodeCaller(node=own) if own == node:

@@ -1,4 +1,4 @@
-"""Failed attempts by address: who guesses is told to wait."""
+"""Rate limit of failed attempts by address, against guessing."""
 
 from __future__ import annotations
 
@@ -27,12 +27,12 @@ class _Failures:
 class FailureLimiter:
     """Counts failed attempts of each address in windows of a minute.
 
-    It limits the work and the log lines that guessing costs us: an address over the limit gets
-    its refusals without a look into the store. A valid secret is never refused for what others at
-    the same address do; with 256 random bits nobody gets lucky, and a neighbour behind the
-    same gateway must not be able to lock anybody out.
+    It limits the work and the log lines caused by guessing: an address over the limit is refused
+    without a query of the store. A valid secret is never refused because of others at the same
+    address: 256 random bits cannot be guessed, and a neighbour behind the same gateway must not
+    be able to lock users out.
 
-    Bounded: the address that failed longest ago is forgotten first.
+    Bounded: the address with the oldest failure is dropped first.
     """
 
     def __init__(self, clock: Clock) -> None:
@@ -40,12 +40,12 @@ class FailureLimiter:
         self._failures: OrderedDict[str, _Failures] = OrderedDict()
 
     def is_limited(self, address: str) -> bool:
-        """Whether this address has failed too often lately."""
+        """Return whether this address has failed too often lately."""
         failures = self._current(address)
         return failures is not None and failures.count >= MOST_FAILURES
 
     def failed(self, address: str) -> int:
-        """Count a failure; returns how many there are in this window."""
+        """Count a failure; return how many there are in this window."""
         failures = self._current(address)
         if failures is None:
             failures = _Failures(self._clock.monotonic(), 0)
@@ -64,9 +64,9 @@ class FailureLimiter:
         return failures
 
 
-@lru_cache(maxsize=1024)  # each connection asks with each of its calls
+@lru_cache(maxsize=1024)  # called for each call of a connection
 def address_of(peer: str) -> str:
-    """Return whom limits count a gRPC peer for: see `client_of`; `unix` for those of this machine's sockets."""
+    """Return the limits' key of a gRPC peer: see `client_of`; `unix` for peers at this machine's sockets."""
     kind, _, rest = unquote(peer).partition(":")
     if kind in {"ipv4", "ipv6"}:
         return client_of(rest.rpartition(":")[0].removeprefix("[").removesuffix("]"))

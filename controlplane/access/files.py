@@ -1,4 +1,4 @@
-"""Files that only their owner may read, written whole or not at all."""
+"""Files that only their owner may read, written atomically."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ __all__ = ["Exposed", "read_private", "write_private"]
 def write_private(path: Path, content: bytes) -> None:
     """Write a file with mode 0600 so that a crash leaves the old one or the new one.
 
-    When this returns it is the new one, even after a power cut: a token or an authority that others
-    have heard of is not lost.
+    When this returns it is the new one, even after a power cut: a published token or authority is
+    not lost.
     """
     path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     draft = path.with_name(f".{path.name}.{os.getpid()}")
@@ -37,7 +37,7 @@ def write_private(path: Path, content: bytes) -> None:
 
 
 def read_private(path: Path) -> bytes | None:
-    """Read such a file; None when it is not there.
+    """Read such a file; None if it does not exist.
 
     Raises:
         Exposed: others may read it.

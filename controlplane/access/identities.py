@@ -1,4 +1,4 @@
-"""Who stands behind a credential, answered from memory and kept true by a watch."""
+"""Owners of credentials, cached in memory and updated by a watch."""
 
 from __future__ import annotations
 
@@ -30,9 +30,9 @@ _CATCH_UP_S = 1.0
 class Identities:
     """Users, tokens and joined nodes in memory; `run` follows the store.
 
-    A credential that memory does not know is looked up in the store, so that what was made a
-    moment ago at another control plane is good here at once. What was revoked elsewhere is
-    refused here as soon as the watch says so: well within a second.
+    A credential that is not cached is looked up in the store, so that one created a moment ago at
+    another control plane is valid here at once. One revoked elsewhere is refused here as soon as
+    the watch reports it: well within a second.
     """
 
     def __init__(self, store: KeyValueStore, clock: Clock) -> None:
@@ -40,7 +40,7 @@ class Identities:
         self._clock = clock
         self._cache = TableCache(store, (USERS, TOKENS, JOINED, SSH_KEYS), clock=clock)
         self._certificates: dict[bytes, ShownCertificate] = {}
-        # Of nodes that joined before their records said it, by their keys.
+        # Expiry by key, for nodes that joined before their records had it.
         self._ends: dict[str, float] = {}
         self._jump_host: Secret | None = None
         self._log = structlog.get_logger()
@@ -50,12 +50,12 @@ class Identities:
         await self._cache.run()
 
     async def of_secret(self, secret: Secret, *, thorough: bool) -> Caller | None:
-        """Return whose token this is; None if it is unknown, expired or revoked.
+        """Return a token's owner; None if it is unknown, expired or revoked.
 
         Without `thorough` only memory is consulted.
 
         Raises:
-            Unavailable: the store would have to be asked and does not answer.
+            Unavailable: a lookup in the store is needed, and it does not answer.
         """
         token = await self._record(TOKENS, secret.fingerprint, thorough=thorough)
         if token is None or token.value.expires_at <= self._clock.time():
@@ -65,38 +65,38 @@ class Identities:
         return await self._of_user(token, thorough=thorough)
 
     def admit_jump_host(self, secret: Secret) -> None:
-        """Take this for the secret of this control plane's own jump host, and no other any more."""
+        """Set the secret of this control plane's own jump host, replacing any other."""
         self._jump_host = secret
 
     def is_jump_host(self, secret: Secret) -> bool:
-        """Whether it is that."""
+        """Return whether it is that secret."""
         known = self._jump_host
         return known is not None and hmac.compare_digest(known.fingerprint, secret.fingerprint)
 
     async def of_ssh_key(self, digest: str) -> JumpHostCaller | None:
-        """Return for whom a jump host calls with a public key, by its SHA-256; None if it is nobody's (any more).
+        """Return the caller for a jump host's call with a public key, by its SHA-256; None if no user has it (any more).
 
         Raises:
-            Unavailable: the store would have to be asked and does not answer.
+            Unavailable: a lookup in the store is needed, and it does not answer.
         """
         key = await self._record(SSH_KEYS, digest, thorough=True)
         if key is None:
             return None
         user = await self._record(USERS, key.value.user, thorough=True)
-        # As of tokens.
+        # As for tokens.
         if user is None or key.create_revision < user.create_revision:
             return None
         return JumpHostCaller(user=user.value, key=key.key, key_name=key.value.name)
 
     async def of_certificate(self, node: str, certificate: bytes) -> Caller | None:
-        """Return the node whose verified certificate (PEM) this is; None if it is valid no more.
+        """Return the node of a verified certificate (PEM); None if it is no longer valid.
 
-        Or the control plane: whoever has the authority's key issues these, and can be no other.
+        Or the control plane: only a holder of the authority's key can issue its certificate.
 
         It was valid when its connection was made: connections outlive certificates.
 
         Raises:
-            Unavailable: the store would have to be asked and does not answer.
+            Unavailable: a lookup in the store is needed, and it does not answer.
         """
         shown = self._read(certificate)
         if shown.expires_at <= self._clock.time():
@@ -112,30 +112,30 @@ class Identities:
         return _node(node, expected.value)
 
     def certificate_ends(self, node: str) -> float:
-        """End of a node's certificate, Unix seconds; 0 where that is not known."""
+        """Return the expiry of a node's certificate, Unix seconds; 0 if unknown."""
         known = self._cache.get(JOINED, node)
         if known is None or not known.value.key:
             return 0.0
         return known.value.ends_at or self._ends.get(known.value.key, 0.0)
 
     def has_others(self, user: str) -> bool:
-        """Whether anybody but a user has an account, as far as memory knows; with nobody known somebody may."""
+        """Return whether other users than this one have accounts, by memory; True if memory has no users."""
         names = self._cache.records(USERS).keys()
         return not names or any(name != user for name in names)
 
     def ids(self) -> dict[str, str]:
-        """Names of users by their ids, as far as memory knows."""
+        """Return names of users by their ids, from memory."""
         return {one.value.id: name for name, one in self._cache.records(USERS).items()}
 
     def kept_limit(self, user: str) -> int | None:
-        """What the object store may keep for a user by the user's own limit, 0: no limit; None: there is none."""
+        """Return a user's own limit of bytes in the object store, 0: unlimited; None: not set."""
         known = self._cache.get(USERS, user)
         return None if known is None else known.value.kept_bytes
 
     async def caught_up(self, revision: int) -> None:
-        """Return once memory holds everything up to `revision`, or after a second without news.
+        """Return once memory is at `revision`, or after a second.
 
-        The store has it in any case; it is memory that lags while the store cannot be reached.
+        The store has it in any case; only memory lags while the store is unreachable.
         """
         try:
             async with asyncio.timeout(_CATCH_UP_S):
@@ -145,8 +145,8 @@ class Identities:
 
     async def _of_user(self, token: Stored[TokenRecord], *, thorough: bool) -> Caller | None:
         user = await self._record(USERS, token.value.user, thorough=thorough)
-        # A token of a removed user must not come back to life with a new user of that name. Which
-        # was first, the store's revisions tell; clocks of control planes differ and step back.
+        # A token of a removed user must not become valid again for a new user of that name. The store's
+        # revisions order them; clocks of control planes differ and step back.
         if user is None or token.create_revision < user.create_revision:
             return None
         return UserCaller(user=user.value, token=token.key)
@@ -154,7 +154,7 @@ class Identities:
     async def _of_node(self, token: Stored[TokenRecord], *, thorough: bool) -> Caller | None:
         node = token.value.node
         joined = await self._record(JOINED, node, thorough=thorough)
-        # As of users: a token does not come back to life when the name is another machine's.
+        # As for users: a token does not become valid again when another machine has the name.
         if joined is not None and token.create_revision < joined.create_revision:
             return None
         return _node(node, joined.value if joined is not None else Joined())

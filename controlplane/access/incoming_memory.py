@@ -1,8 +1,8 @@
-"""Messages that are still arriving: how much memory those of all users may take together.
+"""Memory limit for incomplete messages of all users together.
 
-gRPC shows a message only once all of it is here, and holds up to 4 MiB of it until then. So each message that takes
-longer than a moment counts as a whole one. Where there is no room for another, one of the user with the most gives
-its room up: a user who sends little is refused nothing, whatever others leave unfinished.
+gRPC delivers a message only when it is complete, and buffers up to 4 MiB of it until then. So each message that takes
+longer than a moment counts with its maximum size. If there is no room for another, a message of the user with the most
+is cancelled: so a user who sends little is never refused because of others' unfinished messages.
 """
 
 from __future__ import annotations
@@ -19,23 +19,23 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
 MESSAGE_BYTES: Final = 4 << 20
-"""What a message that is read may hold (controlplane.startup.server)."""
+"""Maximum size of a message that is read (controlplane.startup.server)."""
 AHEAD_BYTES: Final = 128 << 10
-"""The same of one that nobody reads yet."""
+"""The same for a message that is not read yet."""
 LATE_S: Final = 0.05
-"""Twice as long a message may take without being counted: most are here at once."""
+"""A message is counted after twice this time, in seconds: most arrive at once."""
 LIMIT: Final = "request_bytes"
-"""The setting, and the name under which refusals are counted."""
+"""Name of the setting, and of the count of refusals."""
 STRANGERS: Final = ""
-"""As whose all calls without a credential count together."""
+"""Stands for the user of all calls without a credential."""
 
 
 class Arriving:
-    """Those of one server.
+    """The incomplete messages of one server.
 
     Args:
-        most_bytes: how much memory they may take together; 0 is no limit. One message always has room.
-        refused: counts, by the name of the limit, those that gave their room up.
+        most_bytes: memory limit for all together; 0 is no limit. One message always has room.
+        refused: counts cancelled messages, by the name of the limit.
     """
 
     def __init__(self, most_bytes: int = 0, refused: Counter[str] | None = None) -> None:
@@ -48,18 +48,18 @@ class Arriving:
     def begin(
         self, who: str | None, size: int, end: Callable[[], None], within_s: float | None
     ) -> Message:
-        """A message that is awaited from now on; after a moment it counts.
+        """Register an awaited message; after a moment it counts.
 
         Args:
-            who: the user as whose it counts; None: it does not count.
-            size: for how many bytes.
+            who: the user it is charged to; None: it does not count.
+            size: bytes that it counts.
             end: ends the wait for it, after `within_s` seconds or when others need its room.
-            within_s: None: it may take as long as it likes.
+            within_s: time limit, seconds; None: none.
         """
         return Message(self, who, size, end, within_s)
 
     def error(self) -> LimitReached:
-        """Why a message gave its room up."""
+        """Return the error of a cancelled message."""
         return LimitReached(
             "too many large requests are being sent to this control plane at one time",
             why=f"those that have not arrived whole may take {size_text(self._most)} together ({LIMIT}), "
@@ -68,14 +68,14 @@ class Arriving:
         )
 
     def count(self, message: Message) -> None:
-        """Count a message, and end one of the user with the most as long as there is no room."""
+        """Count a message; while there is no room, cancel one of the user with the most."""
         if message.who is None:
             return
         self._by_user.setdefault(message.who, {})[message] = None
         self._bytes[message.who] += message.size
         while self._bytes.total() > self._most:
-            # Of equals the one that has waited longest for its messages; of one user the newest message, so that
-            # the others come to an end.
+            # Among equal users the one that has waited longest for its messages; of that user the newest message,
+            # so that the others can complete.
             last = max(self._by_user, key=lambda who: self._bytes[who])
             given_up = next(reversed(self._by_user[last]))
             self.leave(given_up)
@@ -83,7 +83,7 @@ class Arriving:
             given_up.give_up()
 
     def leave(self, message: Message) -> None:
-        """It has come, or is not awaited any more; again does no harm."""
+        """Remove a message that is complete, or not awaited any more; idempotent."""
         who = message.who
         if who is None or message not in self._by_user.get(who, ()):
             return
@@ -94,7 +94,7 @@ class Arriving:
 
 
 class Message:
-    """One message from the moment that somebody waits for it until `over`."""
+    """One message, from the start of the wait for it until `over`."""
 
     def __init__(
         self,
@@ -110,7 +110,7 @@ class Message:
         self._arriving = arriving
         self._end = end
         self._within_s = within_s
-        # One timer at a time: most messages need no more than the first.
+        # One timer at a time: most messages need only the first.
         self._timer = asyncio.get_running_loop().call_later(LATE_S, self._late)
 
     def give_up(self) -> None:
@@ -119,12 +119,12 @@ class Message:
         self._end()
 
     def over(self) -> None:
-        """It is here, or not awaited any more."""
+        """End the registration: it is complete, or not awaited any more."""
         self._timer.cancel()
         self._arriving.leave(self)
 
     def _late(self) -> None:
-        # Once more: where the loop was busy it may be here already.
+        # Wait once more: if the loop was busy, it may have arrived already.
         self._timer = asyncio.get_running_loop().call_later(LATE_S, self._later)
 
     def _later(self) -> None:

@@ -1,8 +1,8 @@
-"""The one door: every call of every service passes here, and what is not allowed is refused.
+"""Access control: every call of every service passes here, and is refused unless allowed.
 
-Identity comes from the bearer token or, on the agents' port, from the certificate of the peer;
-never from a request. A presented token that is not valid is refused even where strangers may
-call, so that a typing error never turns into somebody else's answer.
+Identity is that of the bearer token or, on the agents' port, of the peer's certificate; never of a
+request. An invalid token is refused even if anonymous calls are allowed, so that a typing error
+never gives an anonymous caller's response.
 """
 
 from __future__ import annotations
@@ -55,25 +55,25 @@ if TYPE_CHECKING:
     Refuse = Callable[[Context, NsmlError], Awaitable[NoReturn]]
 
     class Identities(Protocol):
-        """Who stands behind a credential."""
+        """Owners of credentials."""
 
         async def of_secret(self, secret: Secret, *, thorough: bool) -> Caller | None:
-            """Return whose token this is; None if it is unknown, expired or revoked.
+            """Return a token's owner; None if it is unknown, expired or revoked.
 
-            Without `thorough` only what is in memory is consulted.
+            Without `thorough` only memory is consulted.
             """
             ...
 
         async def of_certificate(self, node: str, certificate: bytes) -> Caller | None:
-            """Return the node whose verified certificate (PEM) this is; None if it is valid no more."""
+            """Return the node of a verified certificate (PEM); None if it is no longer valid."""
             ...
 
         def is_jump_host(self, secret: Secret) -> bool:
-            """Whether this control plane's own jump host has this secret."""
+            """Return whether this is the secret of this control plane's own jump host."""
             ...
 
         async def of_ssh_key(self, digest: str) -> Caller | None:
-            """Return for whom a jump host calls with a public key; None if it is nobody's."""
+            """Return the caller for a jump host's call with a public key; None if no user has it."""
             ...
 
 
@@ -83,20 +83,20 @@ _BEARER = "Bearer "
 _NO_CHANGE: Final = Change()
 
 REQUEST_WITHIN_S: Final = 60.0
-"""How long a call may take to send the one request that it has: 4 MiB at most."""
+"""How long a call may take to send its only request: 4 MiB at most."""
 
 MOST_REQUESTS: Final = 64
-"""Calls of one user, of one request and one answer, that are open at one time, and streams of which the first
-request is on its way: each may hold a whole request or, until the caller has taken it, a whole answer."""
+"""Maximum number of one user's open unary calls, and of streams with an incomplete first request: each may
+hold a whole request or, until the caller has received it, a whole response."""
 _MOST_WAITING: Final = 256
-"""Calls of one user that wait for that; of each up to 128 KiB are here already (controlplane.startup.server)."""
+"""Maximum number of one user's calls that wait for that; each holds up to 128 KiB (controlplane.startup.server)."""
 
 ON_BEHALF_OF = "nsml-node"
-"""Metadata of a control plane: the node whose call it passes on. Of nobody else it is heeded."""
+"""Metadata of a control plane: the node whose call it forwards. Ignored from all others."""
 
 
 class AccessInterceptor(Wrapper):
-    """Finds out who calls, looks into the table, and sets `current_caller` for the method."""
+    """Identifies the caller, checks the access table, and sets `current_caller` for the method."""
 
     def __init__(
         self,
@@ -126,15 +126,15 @@ class AccessInterceptor(Wrapper):
         )
 
     def wrap(self, handler: Handler, method: str) -> Handler:
-        """Return `handler` so that it runs only for callers whom the table lets through."""
+        """Wrap `handler` so that it runs only for callers allowed by the table."""
         row = self._table.get(method)
         parse = handler.request_deserializer or bytes
         is_stream = handler.request_streaming or handler.response_streaming
-        # Its caller sends one message after the other. Of a stream in both ways nobody knows when the next one is due.
+        # Its caller sends messages back to back. In a bidirectional stream the next one is due at an unknown time.
         is_upload = handler.request_streaming and not handler.response_streaming
 
         def begin(context: Context) -> _Admission:
-            # Once for all messages of a stream: gRPC makes a copy of all facts for each question.
+            # Once for all messages of a stream: gRPC copies the whole auth context on each access.
             shown = _Shown.by(context)
             return _Admission(
                 partial(self._why_not, shown, method),
@@ -152,7 +152,7 @@ class AccessInterceptor(Wrapper):
         return _behind(begin, handler, self._calls)
 
     async def _why_not(self, shown: _Shown, method: str) -> tuple[Caller, NsmlError | None]:
-        """Return who calls, and why the call is refused as things are now; where it is not, its caller is set."""
+        """Return the caller, and why the call is refused now; if it is not, set the current caller."""
         try:
             who = await self._identify(shown)
         except NsmlError as error:
@@ -182,7 +182,7 @@ class AccessInterceptor(Wrapper):
         return who
 
     async def _of_ssh_key(self, shown: _Shown) -> Caller:
-        """Whose key a jump host names: our own, or that of a control plane which passes its call on."""
+        """Return the user of the key in a jump host's call: our own, or one of a forwarding control plane."""
         if shown.secret is not None:
             is_trusted = self._identities.is_jump_host(shown.secret)
         else:
@@ -222,9 +222,9 @@ def _not_valid(*, is_limited: bool) -> NotSignedIn:
 
 @dataclass(slots=True, eq=False)
 class _Shown:
-    """What a call shows of its caller: the same as long as it lasts, whatever becomes of its worth.
+    """Credentials of a call: constant for its duration, even if they become invalid.
 
-    `certificate` is that of the handshake, common name and PEM; a token takes its place, also one that is no `secret`.
+    `certificate`: of the handshake, common name and PEM; a token, even a malformed one (no `secret`), replaces it.
     """
 
     has_token: bool
@@ -236,7 +236,7 @@ class _Shown:
 
     @classmethod
     def by(cls, context: Context) -> Self:
-        # gRPC makes a copy of all metadata for each question.
+        # gRPC copies all metadata on each access.
         said = _metadata_of(context, {"authorization", ON_BEHALF_OF, SSH_KEY})
         authorization = said.get("authorization")
         return cls(
@@ -250,12 +250,12 @@ class _Shown:
 
 
 def metadata_of(context: Context, name: str) -> str | None:
-    """What a call says under a name; None where it says nothing, "" for what is not text."""
+    """Return a call's metadata under a name; None if there is none, "" if it is not text."""
     return _metadata_of(context, {name}).get(name)
 
 
 def _metadata_of(context: Context, names: AbstractSet[str]) -> dict[str, str]:
-    """The same of several names: what is said first under each."""
+    """Return the same for several names: the first value of each."""
     said: dict[str, str] = {}
     for key, value in context.invocation_metadata() or ():
         if key in names and key not in said:
@@ -264,7 +264,7 @@ def _metadata_of(context: Context, names: AbstractSet[str]) -> dict[str, str]:
 
 
 def token_of(context: Context) -> str:
-    """The bearer token that a call shows; "" for none."""
+    """Return a call's bearer token; "" if none."""
     return _bearer(metadata_of(context, "authorization") or "")
 
 
@@ -273,9 +273,9 @@ def _bearer(authorization: str) -> str:
 
 
 def _certificate(context: Context) -> tuple[str, bytes] | None:
-    """Return common name and PEM of the certificate that the handshake verified, if there is one.
+    """Return common name and PEM of the handshake's verified certificate, if there is one.
 
-    Only the agents' port asks for certificates, and it accepts none but our authority's.
+    Only the agents' port requests certificates, and it accepts only our authority's.
     """
     facts = context.auth_context()
     names, pems = facts.get("x509_common_name"), facts.get("x509_pem_cert")
@@ -285,7 +285,7 @@ def _certificate(context: Context) -> tuple[str, bytes] | None:
 
 
 class _Record:
-    """The row of one call in the audit trail, where it has one."""
+    """The row of one call in the audit trail, if it has one."""
 
     def __init__(
         self, audit: Audit | None, method: str, change: Change | None, context: Context
@@ -300,7 +300,7 @@ class _Record:
 
     @property
     def needs_request(self) -> bool:
-        """Whether the row is to name something that only the request knows."""
+        """Whether the row's target is in the request."""
         return self._audit is not None and bool(self._change.target)
 
     def asked(self, request: Any) -> None:
@@ -315,7 +315,7 @@ class _Record:
             self._call.target = name_in(answer, self._change.answer)
 
     async def write(self, who: Caller, code: str) -> None:
-        """Have the row written, once; it is an attempt of nobody's to find things out that is not signed in."""
+        """Write the row, only once: before this returns for known callers of infrequent methods, else soon."""
         if self._audit is None or self._is_done or current_call().is_elsewhere:
             return
         self._is_done = True
@@ -327,7 +327,7 @@ class _Record:
         await self._audit.record(row, at_once=at_once, is_admin=is_admin)
 
     async def ended(self, who: Caller, error: BaseException | None) -> None:
-        """Have the row written of a call that has ended, with an error or without."""
+        """Write the row of a call that has ended, with or without an error."""
         if self._audit is None or self._is_done:
             return
         unset = "OK" if error is None else "UNKNOWN"
@@ -335,7 +335,7 @@ class _Record:
 
 
 class _Ending:
-    """Cancels what the current task waits for, once, and knows whether that is why it was cancelled."""
+    """Cancels the current task's wait, once, and knows whether it caused the cancellation."""
 
     def __init__(self) -> None:
         self._task = asyncio.current_task()
@@ -349,17 +349,17 @@ class _Ending:
             self._task.cancel()
 
     def is_cause(self) -> bool:
-        """Whether nobody else cancelled the task, which then goes on: to be asked once, when it was."""
+        """Return whether only this cancelled the task, which then continues; call it once, on cancellation."""
         return (
             self._has_begun and self._task is not None and self._task.uncancel() <= self._cancelled
         )
 
 
 class _Admission:
-    """Of one call: asked again for each of its messages, and gone for good once it is refused.
+    """Admission of one call: checked again for each of its messages, and final once it is refused.
 
-    What was refused only because the store did not answer stays refused too: the method has seen
-    its requests end, and must not be told to have answered all of them.
+    A refusal only because the store did not answer is final, too: the method has seen its requests
+    end, and its response must not look complete.
     """
 
     def __init__(
@@ -395,7 +395,7 @@ class _Admission:
         return self._refused
 
     async def refused_by_now(self) -> NsmlError | None:
-        """The same between its messages; None, too, while the store that would know does not answer."""
+        """Do the same between its messages; None also while the store does not answer."""
         _, error = await self._why_not()
         return None if isinstance(error, Unavailable) else error
 
@@ -405,7 +405,7 @@ class _Admission:
             await self._refuse(error)
 
     async def admit(self) -> None:
-        """Let the caller in, or refuse the call; what somebody known was refused is in the trail by its name."""
+        """Admit the caller, or refuse the call; for known callers a refused call's target is recorded."""
         error = await self.refusal()
         if error is None and isinstance(self.who, AnonymousCaller):
             error = self._refused = self._stranger.enter()
@@ -418,7 +418,7 @@ class _Admission:
         await self._refuse(error)
 
     async def whole(self) -> Any:
-        """The request of a call that has one."""
+        """Return the only request of a call."""
         try:
             request = await self._first()
         except NsmlError as error:
@@ -427,7 +427,7 @@ class _Admission:
         return request
 
     async def each(self, requests: AsyncIterator[bytes]) -> AsyncIterator[Any]:
-        """The requests of a stream, while its caller may go on."""
+        """Yield the requests of a stream, while its caller is allowed to."""
         if isinstance(self.who, UserCaller):
             try:
                 data = await self._read_first()
@@ -448,7 +448,7 @@ class _Admission:
             yield request
 
     async def _rest(self) -> AsyncIterator[bytes]:
-        """The messages of an upload behind the first; raises LimitReached in place of one that has no room."""
+        """Yield the messages of an upload after the first; raises LimitReached if one has no room."""
         while True:
             data = await self._arrival(self._read, MESSAGE_BYTES, None)
             if data is grpc.aio.EOF:  # type: ignore[attr-defined]
@@ -467,7 +467,7 @@ class _Admission:
         return self._parsed(data)
 
     async def _read_first(self) -> Any:
-        """The first message, or EOF; of one user only so many are on their way."""
+        """Read the first message, or EOF; the number per user in transfer is limited."""
         if not isinstance(self.who, UserCaller):
             return await self._read_in_time()
         name = self.who.user.name
@@ -483,7 +483,7 @@ class _Admission:
 
     async def _read_in_time(self) -> Any:
         within_s = anonymous.REQUEST_WITHIN_S if self._stranger.counts else REQUEST_WITHIN_S
-        # Not by the iterator: one that is left unfinished takes a task and a turn of the loop to close.
+        # Not by the iterator: closing an unfinished one takes a task and an iteration of the loop.
         data = await self._arrival(self._read, MESSAGE_BYTES, within_s)
         self._stranger.goes_on()
         return data
@@ -491,8 +491,8 @@ class _Admission:
     async def _arrival(
         self, wait: Callable[[], Awaitable[Any]], size: int, within_s: float | None
     ) -> Any:
-        """What `wait` gives, which counts for `size` bytes until then."""
-        # asyncio.timeout costs as much as all else that is done for a small call.
+        """Return the result of `wait`; the message counts for `size` bytes until then."""
+        # asyncio.timeout costs as much as all other work for a small call.
         ending = _Ending()
         message = self._arriving.begin(self._counts_as(), size, ending.begin, within_s)
         self._stranger.waits(ending.begin)
@@ -510,7 +510,7 @@ class _Admission:
             message.over()
 
     def _counts_as(self) -> str | None:
-        """As whose its messages count while they arrive: nodes and administrators always have room."""
+        """Return the user charged for arriving messages; None: nodes and administrators always have room."""
         if isinstance(self.who, AnonymousCaller):
             return STRANGERS
         if isinstance(self.who, UserCaller) and may(self.who, ADMINISTER, PLATFORM) is not ALLOW:
@@ -527,7 +527,7 @@ class _Admission:
             ) from None
 
     def bounded(self, responses: AsyncGenerator[Any, None]) -> AsyncGenerator[Any, None]:
-        """What a method streams; to a stranger not for ever."""
+        """Limit the duration of a method's stream to an anonymous caller."""
         return self._until_its_end(responses) if self._stranger.counts else responses
 
     async def _until_its_end(
@@ -549,7 +549,7 @@ class _Admission:
         )
 
     async def asked(self, requests: AsyncIterator[bytes], *, is_stream: bool) -> Any:
-        """Admit the caller, and return what the method is called with."""
+        """Admit the caller, and return the argument of the method."""
         await self.admit()
         return self.each(requests) if is_stream else await self.whole()
 
@@ -559,7 +559,7 @@ class _Admission:
     async def __aexit__(
         self, kind: object, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        # The call's row in the audit trail is there once it has ended.
+        # The call's row in the audit trail is written once it has ended.
         self._stranger.leave()
         await self.record.ended(self.who, error)
 
@@ -567,13 +567,13 @@ class _Admission:
 def _behind(
     begin: Callable[[Context], _Admission], handler: Handler, calls: OrdinaryCalls
 ) -> Handler:
-    """Return a handler that admits the caller first, in the call's own task, and only then reads what it asks.
+    """Return a handler that admits the caller first, in the call's own task, and only then reads requests.
 
-    Requests come as bytes, one after the other, also where there is only one: gRPC would wait for it without a limit
-    before anybody knows who calls, and answer what it cannot read with an error of its own.
+    Requests are read as bytes, one by one, even a single one: gRPC would wait for it without a limit
+    before the caller is identified, and answer a malformed one with an error of its own.
 
-    A stream that outlives its caller's credential carries nothing more: to the method its requests
-    end, as if the caller had closed them, and instead of the next response comes the refusal.
+    A stream that outlives its caller's credential ends: for the method its requests end, as if the
+    caller had closed them, and the next response is replaced by the refusal.
     """
     inner, is_stream = method_of(handler), handler.request_streaming
 
@@ -584,7 +584,7 @@ def _behind(
                 with contextlib.nullcontext() if is_stream else calls.served():
                     answered = await inner(request, context)
             except NotImplementedError:
-                # what generated servicers raise for methods that nobody wrote
+                # generated servicers raise this for unimplemented methods
                 await context.abort(grpc.StatusCode.UNIMPLEMENTED, "not there yet")
             if is_stream:
                 await call.check()
@@ -598,7 +598,7 @@ def _behind(
                 async for response in responses:
                     await call.check()
                     yield response
-                    # It goes on for as long as its caller likes.
+                    # The row is not delayed until the end, which the caller decides.
                     await call.record.write(call.who, "OK")
             if is_stream:
                 await call.check()

@@ -1,4 +1,4 @@
-"""Machines become nodes: join tokens, and certificates for those who have one."""
+"""Machines become nodes: join tokens, and certificates for their holders."""
 
 from __future__ import annotations
 
@@ -30,21 +30,21 @@ _log = structlog.get_logger()
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class IssuedJoinToken:
-    """What `nsml join` asks for: SECRET.CA_DIGEST."""
+    """A join token for `nsml join`: SECRET.CA_DIGEST."""
 
     text: str
     expires_at: float
 
 
 class Joining:
-    """Makes join tokens and signs the requests of machines that present one.
+    """Creates join tokens and signs the requests of machines that present one.
 
-    A join token serves any number of machines until it expires. A node's name belongs to the key
+    A join token is valid for any number of machines until it expires. A node's name belongs to the key
     that joined first.
 
     Attributes:
-        refused: how many attempts to join were refused; `refused_at` is when the last one was (Unix
-            seconds), and `last_refusal` whose it was and why.
+        refused: number of refused attempts to join; `refused_at`: time of the last one (Unix
+            seconds), `last_refusal`: its node and reason.
     """
 
     def __init__(
@@ -70,11 +70,11 @@ class Joining:
 
     @property
     def authority_digest(self) -> str:
-        """Digest of that certificate: whoever knows it can fetch the certificate and check it."""
+        """Digest of that certificate, to check a fetched one."""
         return self._authority.digest
 
     async def create_token(self, created_by: str, life_s: float = 0.0) -> IssuedJoinToken:
-        """Make a join token; 0 means an hour.
+        """Create a join token; 0 means an hour.
 
         Raises:
             InvalidRequest: longer than a week, or not in the future.
@@ -97,7 +97,7 @@ class Joining:
     ) -> SignedNode:
         """Sign a node's request, for the holder of a join token or for the node itself.
 
-        Repeating a request whose answer was lost gives a certificate again.
+        A repeated request, after a lost response, gets a certificate again.
 
         Raises:
             InvalidRequest: the name or the request is malformed.
@@ -133,10 +133,10 @@ class Joining:
         return signed
 
     async def forget(self, node: str, *, by: str, bars_key: bool) -> bool:
-        """Free a node's name: its certificate is void at once. Returns whether the name was taken.
+        """Free a node's name and invalidate its certificate at once. Return whether the name was used.
 
-        A control plane's own machine keeps its name and its token, which nobody else has, unless its key is
-        barred. A machine that joins later under the name is another one.
+        A control plane's own machine keeps its name and its token, which only it has, unless its key is
+        barred. A machine that joins later under the name is a different node.
         """
         while True:
             known = await JOINED.get(self._store, node)
@@ -177,7 +177,7 @@ class Joining:
         key = signed.key_fingerprint
         while True:
             known = await JOINED.get(self._store, node)
-            # Removed since it was let in.
+            # Removed since it was authenticated.
             is_gone = known is None and renewing is not None and renewing.joined_at > 0
             if is_gone or await BARRED.get(self._store, key) is not None:
                 raise Denied(

@@ -1,4 +1,4 @@
-"""Where a server listens: plaintext on loopback and Unix sockets, TLS everywhere else."""
+"""Listeners of a server: plaintext on loopback and Unix sockets, TLS everywhere else."""
 
 from __future__ import annotations
 
@@ -23,11 +23,11 @@ if TYPE_CHECKING:
 
 
 class ListenRefused(Exception):
-    """We do not listen there; the message says where, why, and what to do instead."""
+    """Refused to listen there; the message says where, why, and what to do instead."""
 
 
 class CannotListen(ListenRefused):
-    """The machine does not let us: another choice of address might do."""
+    """The system refuses it: another address may work."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -40,7 +40,7 @@ class Address:
 
     @property
     def is_private(self) -> bool:
-        """Whether nobody outside of this machine can reach it."""
+        """Whether it is unreachable from other machines."""
         return bool(self.path) or is_loopback(self.host)
 
     def __str__(self) -> str:
@@ -68,12 +68,12 @@ def parse_address(text: str) -> Address:
 
 
 class Identity:
-    """The certificate that our TLS listeners show, renewed while they run.
+    """The certificate of our TLS listeners, renewed while they run.
 
-    gRPC asks for it at every handshake, in threads of its own.
+    gRPC requests it at every handshake, in threads of its own.
 
     Args:
-        hosts: names and addresses under which clients reach us.
+        hosts: our names and addresses for clients.
     """
 
     def __init__(self, authority: Authority, hosts: Sequence[str]) -> None:
@@ -83,14 +83,14 @@ class Identity:
         self._pair = authority.issue_server(self._hosts)
 
     def current(self) -> KeyPair:
-        """Return the certificate in use, a fresh one if it was about to expire."""
+        """Return the certificate in use, a new one if it was about to expire."""
         with self._lock:
             if self._authority.needs_renewal(self._pair):
                 self._pair = self._authority.issue_server(self._hosts)
             return self._pair
 
     def credentials(self, *, require_node: bool) -> grpc.ServerCredentials:
-        """Return credentials for a listener; `require_node` demands a certificate of clients."""
+        """Return credentials for a listener; `require_node` requires client certificates."""
         roots = self._authority.pem if require_node else None
         shown = self.current()
 
@@ -113,11 +113,11 @@ class Identity:
 
 
 def listen_plain(server: grpc.aio.Server, text: str) -> Address:
-    """Listen without TLS, on loopback or a Unix socket; returns the address with its port.
+    """Listen without TLS, on loopback or a Unix socket; return the address with its port.
 
     Raises:
-        ListenRefused: others could reach it.
-        CannotListen: it is taken.
+        ListenRefused: other machines could reach it.
+        CannotListen: it is in use.
     """
     address = parse_address(text)
     if not address.is_private:
@@ -131,7 +131,7 @@ def listen_plain(server: grpc.aio.Server, text: str) -> Address:
 
 
 def listen_tls(server: grpc.aio.Server, text: str, identity: Identity) -> Address:
-    """Listen with TLS for users, who bring tokens; returns the address with its port."""
+    """Listen with TLS for users with tokens; return the address with its port."""
     address = parse_address(text)
     credentials = identity.credentials(require_node=False)
     return _bound(address, lambda: server.add_secure_port(str(address), credentials))
@@ -140,8 +140,8 @@ def listen_tls(server: grpc.aio.Server, text: str, identity: Identity) -> Addres
 def listen_agents(server: grpc.aio.Server, text: str, identity: Identity) -> Address:
     """Listen with mutual TLS: only nodes that this authority signed get through the handshake.
 
-    Agents have a port of their own because gRPC can demand a client's certificate but not merely
-    accept one.
+    Agents have a port of their own because gRPC can require a client certificate but not make it
+    optional.
     """
     address = parse_address(text)
     credentials = identity.credentials(require_node=True)
@@ -149,11 +149,11 @@ def listen_agents(server: grpc.aio.Server, text: str, identity: Identity) -> Add
 
 
 def take_port(text: str) -> tuple[Address, socket.socket]:
-    """Take HOST:PORT for a server that is not gRPC's; gives the address with its port, and the socket.
+    """Listen on HOST:PORT for a server other than gRPC; return the address with its port, and the socket.
 
     Raises:
-        ListenRefused: it is no HOST:PORT.
-        CannotListen: it is taken.
+        ListenRefused: it is not HOST:PORT.
+        CannotListen: it is in use.
     """
     address = parse_address(text)
     if address.path:
@@ -170,7 +170,7 @@ def take_port(text: str) -> tuple[Address, socket.socket]:
 
 
 def names_of_this_host(extra: Sequence[str] = ()) -> tuple[str, ...]:
-    """Return what a listener's certificate should bear: `extra`, this host's names, its addresses."""
+    """Return the names for a listener's certificate: `extra`, this host's names, its addresses."""
     interfaces = psutil.net_if_addrs().values()
     addresses = [
         address.address
@@ -183,7 +183,7 @@ def names_of_this_host(extra: Sequence[str] = ()) -> tuple[str, ...]:
 
 
 def networks_of_this_host() -> list[IPv4Network | IPv6Network]:
-    """Return the networks that this machine's interfaces are in; of one without a mask its address."""
+    """Return the networks of this machine's interfaces; without a mask just the address."""
     found: list[IPv4Network | IPv6Network] = []
     for addresses in psutil.net_if_addrs().values():
         for one in addresses:
@@ -197,11 +197,10 @@ def networks_of_this_host() -> list[IPv4Network | IPv6Network]:
 
 
 def host_for_others(listener: Address, names: Sequence[str] = ()) -> str:
-    """Return under which name or address other machines reach a listener.
+    """Return a listener's name or address for other machines.
 
-    That is the first of `names`; else the address that it listens on; for a listener on all
-    addresses the one that faces the network, because a host's own name is often known to nobody
-    else.
+    The first of `names`; else the address that it listens on; for a listener on all addresses the
+    one that faces the network, because a host's own name often does not resolve elsewhere.
     """
     if names:
         return names[0]
@@ -211,7 +210,7 @@ def host_for_others(listener: Address, names: Sequence[str] = ()) -> str:
 
 
 def _address_facing_the_network() -> str:
-    """Our address on the default route; "" without one."""
+    """Return our address on the default route; "" without one."""
     for family, elsewhere in ((socket.AF_INET, "192.0.2.1"), (socket.AF_INET6, "2001:db8::1")):
         try:
             # a datagram socket sends nothing when it connects: the kernel only picks the route
@@ -235,7 +234,7 @@ def _listen_unix(server: grpc.aio.Server, address: Address) -> Address:
 
 
 def _remove_dead_socket(path: Path) -> None:
-    """Remove what a killed server left; whatever is alive or no socket stays and is refused."""
+    """Remove the socket of a killed server; refuse a live one or any other file."""
     try:
         if not stat.S_ISSOCK(path.lstat().st_mode):
             raise ListenRefused(f"refuse to listen on unix:{path}: a file is in the way")

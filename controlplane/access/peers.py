@@ -1,7 +1,7 @@
-"""Other control planes: how they are reached, and as whom.
+"""Connections to other control planes.
 
 Mutual TLS on the agents' listener, with a certificate that each control plane issues to itself from the
-authority; where there is no such listener, the plain one of the same machine, as nobody.
+authority; without such a listener, the plain one of the same machine, without a credential.
 """
 
 from __future__ import annotations
@@ -27,40 +27,40 @@ if TYPE_CHECKING:
     from nsml.client.channel import Channel
 
 PROBE_WITHIN_S: Final = 0.5
-"""How long a host may take to accept or refuse a connection: none is an answer, too."""
+"""How long a host may take to accept or refuse a connection; a timeout is a result, too."""
 
 _OPTIONS: Final = (
-    # One that was away is there again soon, or another one leads.
+    # A disconnected control plane returns soon, or another one leads.
     ("grpc.initial_reconnect_backoff_ms", 50),
     ("grpc.min_reconnect_backoff_ms", 1_000),
     ("grpc.max_reconnect_backoff_ms", 1_000),
     ("grpc.use_local_subchannel_pool", 1),
     ("grpc.enable_http_proxy", 0),
-    # One that is stopped holds no call for longer than its lease, and a little.
+    # A stopped process blocks no call for much longer than its lease.
     *HASTY,
 )
 
 
 class Peers(Protocol):
-    """The other control planes, as this one reaches them."""
+    """Connections of this control plane to the others."""
 
     def channel(self, address: str, *, is_tls: bool) -> Channel:
-        """A channel to a control plane; the same one each time.
+        """Return the channel to a control plane; the same one each time.
 
         Raises:
-            Unavailable: it has no listener that is reached from here.
+            Unavailable: it has no listener reachable from here.
         """
         ...
 
     async def attend(self, leader: Leader, met: Callable[[], None]) -> None:
-        """Hold a connection to a leader's process; returns when it has ended, or cannot be made.
+        """Hold a connection to a leader's process; return when it has ended, or cannot be made.
 
-        `met` is called when it is sure that this process answers at the address.
+        `met` is called when this process surely answers at the address.
         """
         ...
 
     async def refuses(self, address: str) -> bool:
-        """Whether the host of an address refuses connections to it; silence is no refusal."""
+        """Return whether the host of an address refuses connections to it; a timeout is no refusal."""
         ...
 
     async def close(self) -> None:
@@ -69,12 +69,12 @@ class Peers(Protocol):
 
 
 def process_name(process: str) -> str:
-    """The health service whose state tells that a process is there."""
+    """Return the health service that shows that a process runs."""
     return f"nsml.process.{process}"
 
 
 class Alone:
-    """No way to any other control plane."""
+    """No connections to other control planes."""
 
     def channel(self, address: str, *, is_tls: bool) -> Channel:
         """See `Peers`."""
@@ -96,10 +96,10 @@ class Alone:
 
 
 class SocketPeers:
-    """Sockets.
+    """Connections over sockets.
 
     Args:
-        member: our name, which our certificate bears.
+        member: our name, in our certificate.
     """
 
     def __init__(self, authority: Authority, member: str) -> None:
@@ -112,7 +112,7 @@ class SocketPeers:
     def channel(self, address: str, *, is_tls: bool) -> Channel:
         """See `Peers`."""
         if self._pair is not None and self._authority.needs_renewal(self._pair):
-            # Calls that are open go on over the old connections.
+            # Open calls continue over the old connections.
             self._retired += self._channels.values()
             self._channels, self._pair = {}, None
         key = (address, is_tls)
@@ -132,7 +132,7 @@ class SocketPeers:
         try:
             async for answer in call:
                 if answer.status == health_pb2.HealthCheckResponse.SERVICE_UNKNOWN:
-                    return  # somebody else answers there
+                    return  # another process answers there
                 met()
         except grpc.aio.AioRpcError:
             return

@@ -1,9 +1,9 @@
-"""The keys of a shared platform: they lie in its store, sealed under one key that is in no store.
+"""The keys of a shared platform: kept in its store, sealed under one key that is in no store.
 
-That key is `platform.key`: 32 bytes in hexadecimal, made by the first control plane, and copied to
-each further one. Who has it and the store may do all that the platform may. Who has only the store
-learns nothing. The certificate authority and the keys of users' secrets are thereby the same for
-every control plane, and a backup of the store has them.
+That key is `platform.key`: 32 bytes in hexadecimal, created by the first control plane, and copied to
+each further one. With it and the store one has all rights of the platform; with the store alone one
+learns nothing. So the certificate authority and the keys of users' secrets are the same for every
+control plane, and a backup of the store has them.
 """
 
 from __future__ import annotations
@@ -39,29 +39,29 @@ if TYPE_CHECKING:
 KEY_FILE: Final = "platform.key"
 _NONCE_BYTES: Final = 12
 KNOWN_WITHIN_S: Final = 2.0
-"""How long a changed record takes at most until every control plane that is alive follows it."""
+"""Maximum delay until every live control plane follows a changed record, in seconds."""
 
 _log = structlog.get_logger()
 
 
 class WrongPlatformKey(Exception):
-    """What lies sealed in the store was not sealed under this key, or is damaged."""
+    """The sealed keys in the store were not sealed under this key, or are damaged."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PlatformKeys:
-    """What every control plane of a platform has to have.
+    """Keys that every control plane of a platform needs.
 
     Attributes:
         authority: certificate and key of the certificate authority, PEM.
-        vault: keys of users' secrets, the first of which seals.
+        vault: keys of users' secrets; the first one seals.
     """
 
     authority: tuple[bytes, bytes] = field(repr=False)
     vault: tuple[bytes, ...] = field(repr=False)
 
     def open_authority(self, clock: Clock) -> Authority:
-        """The authority; ValueError when its two halves do not belong together."""
+        """Load the authority; ValueError if certificate and key do not match."""
         return load_authority(*self.authority, clock)
 
 
@@ -74,7 +74,7 @@ class PlatformKey:
         self.id = hashlib.sha256(b"nsml platform\0" + key).hexdigest()[:16]
 
     def seal(self, keys: PlatformKeys, cluster_id: str) -> bytes:
-        """The stored record, which is of use for this platform alone."""
+        """Return the record for the store, usable by this platform only."""
         certificate, key = keys.authority
         message = pb.PlatformKeys(
             authority_certificate=certificate, authority_key=key, vault_keys=keys.vault
@@ -85,10 +85,10 @@ class PlatformKey:
         return pb.SealedKeysRecord(sealed=sealed, key_id=self.id).SerializeToString()
 
     def open(self, record: bytes, cluster_id: str) -> PlatformKeys:
-        """The keys again.
+        """Open a sealed record.
 
         Raises:
-            WrongPlatformKey: they lie under another key, belong to another platform, or are damaged.
+            WrongPlatformKey: it is sealed under another key, of another platform, or damaged.
         """
         try:
             stored = pb.SealedKeysRecord.FromString(record)
@@ -104,7 +104,7 @@ class PlatformKey:
 
 
 def read_platform_key(path: Path, random_bytes: RandomBytes) -> PlatformKey | None:
-    """The key in a file; None where there is no file.
+    """Read the key in a file; None if there is no file.
 
     Raises:
         PermissionError: others may read it.
@@ -123,11 +123,11 @@ def read_platform_key(path: Path, random_bytes: RandomBytes) -> PlatformKey | No
 
 
 def first_keys(folder: Path, clock: Clock, random_bytes: RandomBytes) -> PlatformKeys:
-    """What a platform begins with: the authority and the vault of its folder, or else new ones.
+    """Return a platform's first keys: the authority and the vault of its folder, or else new ones.
 
     Raises:
-        PermissionError: others may read what lies there.
-        ValueError: it is not what it should be.
+        PermissionError: others may read the files.
+        ValueError: the files are invalid.
     """
     key = read_private(folder / "ca.key")
     if key is None:
@@ -140,9 +140,9 @@ def first_keys(folder: Path, clock: Clock, random_bytes: RandomBytes) -> Platfor
 
 
 def forget_files(folder: Path, keys: PlatformKeys) -> None:
-    """Remove the files that a platform's keys were taken from: they lie sealed in the store now.
+    """Remove the files of a platform's keys, which are sealed in the store now.
 
-    A file that has something else is left: it is of another platform.
+    Files with other contents stay: they are of another platform.
     """
     if read_private(folder / "ca.key") == keys.authority[1]:
         (folder / "ca.key").unlink()
@@ -152,7 +152,7 @@ def forget_files(folder: Path, keys: PlatformKeys) -> None:
 
 
 class SharedKeys:
-    """The keys as this control plane has them, following the store: a new one is known at once."""
+    """This control plane's keys; they follow the store, so that a new one is used at once."""
 
     def __init__(
         self, store: KeyValueStore, key: PlatformKey, cluster_id: str, vault: Vault, *, clock: Clock
@@ -164,7 +164,7 @@ class SharedKeys:
         self._clock = clock
 
     async def run(self) -> None:
-        """Follow until cancelled. What cannot be read is said, and what was known stays in use.
+        """Follow the store until cancelled. An unreadable record is logged, and the known keys stay in use.
 
         Raises:
             StoreReplaced, StoreRefused: nothing more can be followed.
@@ -189,20 +189,20 @@ class SharedKeys:
 async def renew_vault_key(
     store: KeyValueStore, key: PlatformKey, cluster_id: str, fresh: bytes, *, clock: Clock
 ) -> None:
-    """Put a new key of users' secrets in front of the others, once every control plane has it.
+    """Put a new key of users' secrets first, once every control plane has it.
 
     Raises:
         WrongPlatformKey: the keys do not open.
         StoreError: the store does not answer.
     """
     await _change(store, key, cluster_id, lambda vault: (*vault, fresh))
-    # First it only opens: nobody is to meet what is sealed with a key that has not come there yet.
+    # At first it only opens: no control plane may meet values sealed with a key that it does not have yet.
     await clock.sleep(KNOWN_WITHIN_S)
     await _change(store, key, cluster_id, lambda vault: (fresh, *(k for k in vault if k != fresh)))
 
 
 async def forget_vault_keys(store: KeyValueStore, key: PlatformKey, cluster_id: str) -> None:
-    """Leave only the first key of users' secrets; see `renew_vault_key` for what it raises."""
+    """Remove all but the first key of users' secrets; raises as `renew_vault_key`."""
     await _change(store, key, cluster_id, lambda vault: vault[:1])
 
 

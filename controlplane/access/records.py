@@ -1,4 +1,4 @@
-"""Users, tokens and nodes' keys as the store keeps them."""
+"""Stored records of users, tokens and nodes' keys."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def _decoder(kind: type[RecordT]) -> Callable[[bytes], RecordT]:
 
 
 def _set_id(user: User, record: UserRecord) -> None:
-    # A name stands for itself, as in the records of versions without ids.
+    # "" stands for the name, as in records of versions without ids.
     record.id = "" if user.id == user.name else user.id
 
 
@@ -62,14 +62,14 @@ _USER: Final = codec(
 )
 
 PREFIX: Final = "access/"
-"""Of who may call, so that one watch follows these records and nothing else."""
+"""Prefix of all records of possible callers, so that one watch follows just these."""
 
 USERS: Final = Table[User](f"{PREFIX}user/", encode=_USER.encode, decode=_USER.decode)
 """By name."""
 
 
 class Removed(NamedTuple):
-    """A user who was removed, as they were then, and when that was (Unix seconds)."""
+    """A removed user's last record, and the time of the removal (Unix seconds)."""
 
     user: User
     removed_at: float
@@ -88,14 +88,14 @@ def _decode_removed(value: bytes) -> Removed:
 REMOVED_USERS: Final = Table[Removed](
     "removed-user/", encode=_encode_removed, decode=_decode_removed
 )
-"""By name; not under `PREFIX`, since nobody follows them."""
+"""By name; not under `PREFIX`, since they are not watched."""
 
 
 def touched(user: Stored[User]) -> Put:
-    """The user's record as it is, written again, beside a compare that it is unchanged.
+    """Return a write of a user's unchanged record; use it with a compare that it is unchanged.
 
-    Whoever makes something that a user may have so many of writes this: of two control planes that
-    both found room for one more, the later one is refused, and counts again.
+    Creators of things with a limit per user write this: if two control planes both find room for one
+    more, the later transaction fails, and counts again.
     """
     return USERS.put(user.key, user.value)
 
@@ -112,19 +112,19 @@ JOIN_TOKENS: Final = Table[JoinTokenRecord](
 SSH_KEYS: Final = Table[SshKeyRecord](
     f"{PREFIX}ssh-key/", encode=_encode, decode=_decoder(SshKeyRecord)
 )
-"""Users' public keys, by fingerprint: so a key is one user's."""
+"""Users' public keys, by fingerprint: so a key belongs to one user."""
 
 
 class Joined(NamedTuple):
-    """By what a node is known.
+    """Identity of a node.
 
     Attributes:
-        has_token: the node is a control plane's own machine, whose agent is given a token: a machine
-            with a join token cannot take its name, and who has the token may have another key signed.
-        key: fingerprint of its public key: a certificate for any other is not valid. Empty: none is.
-        id: of this joining, never given to another one; empty: the node's name.
-        joined_at: when that was, Unix seconds; 0: not known.
-        ends_at: of its newest certificate, Unix seconds; 0: not known.
+        has_token: the node is a control plane's own machine, whose agent gets a token: a machine
+            with a join token cannot take its name, and the token's holder may have another key signed.
+        key: fingerprint of its public key: certificates for other keys are invalid. Empty: all are.
+        id: of this join, never reused; empty: the node's name.
+        joined_at: time of the join, Unix seconds; 0: unknown.
+        ends_at: expiry of its newest certificate, Unix seconds; 0: unknown.
     """
 
     has_token: bool = False
@@ -135,7 +135,7 @@ class Joined(NamedTuple):
 
 
 def joined_now(clock: Clock, random_bytes: RandomBytes) -> Joined:
-    """The record of a node whose name nobody has, without its key."""
+    """Create the record of a node with an unused name, without its key."""
     return Joined(id=new_id("n", random_bytes), joined_at=clock.time())
 
 
@@ -178,11 +178,11 @@ JOINED: Final = Table[Joined](f"{PREFIX}joined/", encode=_encode_joined, decode=
 BARRED: Final = Table[BarredKeyRecord](
     "barred-key/", encode=_encode, decode=_decoder(BarredKeyRecord)
 )
-"""Keys that no machine may join with, by fingerprint; not under `PREFIX`, since nobody follows them."""
+"""Revoked keys of machines, by fingerprint; not under `PREFIX`, since they are not watched."""
 
 
 def _decode_secret(value: bytes) -> SecretRecord:
-    """A record that is damaged is one that opens for nobody: it can be set again, or removed."""
+    """Decode a record; a damaged one becomes empty: it opens for no user, but can be set again, or removed."""
     try:
         return SecretRecord.FromString(value)
     except DecodeError:
@@ -190,9 +190,9 @@ def _decode_secret(value: bytes) -> SecretRecord:
 
 
 SECRETS: Final = Table[SecretRecord]("secret/", encode=_encode, decode=_decode_secret)
-"""By owner and name, `secret_key`; not under `PREFIX`, since nobody follows them."""
+"""By owner and name, `secret_key`; not under `PREFIX`, since they are not watched."""
 
 
 def secret_key(owner: str, name: str) -> str:
-    """Where a user's secret is in `SECRETS`."""
+    """Return the key of a user's secret in `SECRETS`."""
     return f"{owner}/{name}"

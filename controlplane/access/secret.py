@@ -8,14 +8,14 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 PREFIX = "nsml_"
-"""How every secret begins, so that scanners for leaked secrets can find them."""
+"""Prefix of every secret, so that scanners for leaked secrets can find them."""
 
 SECRET_BYTES = 32
 
 _LONGEST = 128
 
 RandomBytes = Callable[[int], bytes]
-"""Gives that many random bytes: `secrets.token_bytes` outside of tests."""
+"""Returns that many random bytes: `secrets.token_bytes` outside of tests."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,9 +23,9 @@ class Secret:
     """A token or the secret half of a join token; its text never shows in a repr.
 
     Attributes:
-        text: what its holder shows.
-        fingerprint: SHA-256 in hexadecimal: what is stored instead of the text. A plain hash is enough, since the text
-            has 256 random bits; a slow one would only help those who flood the server.
+        text: presented by its holder.
+        fingerprint: SHA-256 in hexadecimal, stored instead of the text. A plain hash is enough, since the text
+            has 256 random bits; a slow one would only help to flood the server.
     """
 
     text: str = field(repr=False)
@@ -36,18 +36,18 @@ class Secret:
 
 
 def new_secret(random_bytes: RandomBytes) -> Secret:
-    """Make a secret."""
+    """Create a secret."""
     body = base64.urlsafe_b64encode(random_bytes(SECRET_BYTES)).rstrip(b"=")
     return Secret(PREFIX + body.decode())
 
 
 def new_id(kind: str, random_bytes: RandomBytes) -> str:
-    """An id that nothing else ever has: `kind`, a dot, which no name has, and 80 random bits."""
+    """Create a unique id: `kind`, a dot and 80 random bits."""
     return f"{kind}.{base64.b32encode(random_bytes(10)).decode().lower()}"
 
 
 def parse_secret(text: str) -> Secret | None:
-    """Read what a caller presents; None if it cannot be a secret of ours."""
+    """Parse a presented secret; None if it cannot be one of ours."""
     if not text.startswith(PREFIX) or len(text) > _LONGEST or not text.isascii():
         return None
     return Secret(text)

@@ -2,9 +2,9 @@
 
 All are derived from the key of the platform's authority, so every control plane has them, and backups do, too.
 
-Each user's clients trust a key of their own. A host key is known to the program in its session, and a host such as
-`last.nsml` is another session for each user: with one key for all, a user who holds a certificate for it could be taken
-by other users' clients for their sessions, if the jump host led them there.
+There is a certifying key per user, which only that user's clients trust. The program in a session knows its host key,
+and a host such as `last.nsml` is a different session for each user: with one key for all, a user with a certificate for
+it could impersonate other users' sessions, if the jump host connected their clients to it.
 """
 
 from __future__ import annotations
@@ -25,11 +25,11 @@ if TYPE_CHECKING:
     from nsml.common.clock import Clock
 
 _LIFE_S: Final = 3600.0
-"""How long before and after its issue a certificate is valid: clocks differ, and ssh looks at it once, at its start."""
+"""Validity of a certificate before and after its issue: clocks differ, and ssh checks it once, at its start."""
 
 
 class SshAuthority:
-    """Vouches for ssh servers."""
+    """Certifies ssh servers."""
 
     def __init__(self, authority: Authority, clock: Clock) -> None:
         self._clock = clock
@@ -38,18 +38,18 @@ class SshAuthority:
         """Private half of the key of jump hosts (Ed25519, 32 bytes)."""
 
     def public_key(self, user: User) -> str:
-        """Of who signs for a user's clients, as in known_hosts: type and key."""
+        """Return the certifying key for a user's clients, as in known_hosts: type and key."""
         return _public(self._key_for(user))
 
     @property
     def jump_host_public_key(self) -> str:
-        """Of jump hosts, likewise."""
+        """The key of jump hosts, likewise."""
         return _public(_key(self.jump_host_key))
 
     def certify(self, host_key: bytes, host: str, user: User) -> str:
-        """A certificate for a host key, by its private half, under one name, for one user's clients.
+        """Certify a host key, given its private half, under one name, for one user's clients.
 
-        As in a file that ends in -cert.pub.
+        Formatted as a -cert.pub file.
         """
         now = self._clock.time()
         signed = (

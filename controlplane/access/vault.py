@@ -1,7 +1,7 @@
-"""The keys under which users' secrets lie in the store: who copies the store has none of them.
+"""The keys that seal users' secrets in the store: a copy of the store reveals none of them.
 
-AES-256-GCM. What is sealed says whose it is and what it is called, so that a value that somebody
-puts under another name, or another user's, does not open there.
+AES-256-GCM. A sealed value is bound to its owner and name, so that a value moved to another name or
+another user does not open there.
 """
 
 from __future__ import annotations
@@ -28,15 +28,15 @@ _NONCE_BYTES: Final = 12
 
 
 class NotOpened(Exception):
-    """What is sealed is damaged, of another key, or in a place that is not its own."""
+    """The sealed value is damaged, of another key, or of another owner or name."""
 
 
 class Vault:
-    """Seals values with the first of its keys, and opens what any of them sealed.
+    """Seals values with the first of its keys, and opens values sealed by any of them.
 
     Attributes:
-        key_id: of the first; tells keys apart and says nothing of them.
-        has_older_keys: whether there are others, which are on their way out.
+        key_id: identifies the first key without revealing it.
+        has_older_keys: whether there are others, to be removed.
     """
 
     def __init__(self, keys: Sequence[bytes], random_bytes: RandomBytes) -> None:
@@ -46,7 +46,7 @@ class Vault:
         self.take(keys)
 
     def take(self, keys: Sequence[bytes]) -> bool:
-        """Use these keys from now on; False when they are the same as before."""
+        """Replace the keys; False if they are unchanged."""
         if tuple(keys) == self._keys:
             return False
         self._keys = tuple(keys)
@@ -58,17 +58,17 @@ class Vault:
         return True
 
     async def changed(self) -> None:
-        """Wait until other keys are taken."""
+        """Wait until the keys change."""
         await self._changed.wait()
 
     def seal(self, value: bytes, *, owner: str, name: str) -> bytes:
-        """The value as only this key opens it, under this owner and name."""
-        # Random: 96 bits for the few values that are ever set meet no other.
+        """Seal a value for this owner and name."""
+        # Random: 96 bits do not collide for the few values that are ever set.
         nonce = self._random_bytes(_NONCE_BYTES)
         return nonce + self._ciphers[0].encrypt(nonce, value, _place(owner, name))
 
     def open(self, sealed: bytes, *, owner: str, name: str) -> bytes:
-        """The value again.
+        """Open a sealed value.
 
         Raises:
             NotOpened: it was sealed with none of the keys, or not for this owner and name.
@@ -81,11 +81,11 @@ class Vault:
 
 
 def open_vault(folder: Path, random_bytes: RandomBytes) -> Vault:
-    """The vault whose keys lie in `folder`, one a line, which gets one at the first start.
+    """Open the vault with the keys in `folder`, one per line; the first start creates one.
 
-    Without the file what was sealed is lost, and has to be set again. A new key is put in front of
-    the others, which can go once all is sealed anew (`UserSecrets.renew`). The keys of a shared
-    platform lie in its store instead: see `platform_keys`.
+    Without the file all sealed values are lost, and must be set again. A new key is put before the
+    others, which can be removed once all values are resealed (`UserSecrets.renew`). The keys of a
+    shared platform are in its store instead: see `platform_keys`.
 
     Raises:
         PermissionError: others may read the keys.
@@ -99,7 +99,7 @@ def open_vault(folder: Path, random_bytes: RandomBytes) -> Vault:
 
 
 def read_vault_keys(folder: Path) -> tuple[bytes, ...]:
-    """The keys that lie in `folder`; none where there is no file. Raises as `open_vault`."""
+    """Read the keys in `folder`; none if there is no file. Raises as `open_vault`."""
     path = folder / KEY_FILE
     written = read_private(path)
     if written is None:
@@ -114,7 +114,7 @@ def read_vault_keys(folder: Path) -> tuple[bytes, ...]:
 
 
 def make_vault(random_bytes: RandomBytes) -> Vault:
-    """A vault whose key is written nowhere."""
+    """Create a vault in memory only."""
     return Vault([random_bytes(KEY_BYTES)], random_bytes)
 
 

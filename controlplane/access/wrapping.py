@@ -1,4 +1,4 @@
-"""Handlers of gRPC methods behind other handlers: what interceptors of the control plane have in common."""
+"""Wrap handlers of gRPC methods: common code of the control plane's interceptors."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _KINDS: dict[tuple[bool, bool], tuple[str, Any]] = {
     (True, False): ("stream_unary", grpc.stream_unary_rpc_method_handler),
     (True, True): ("stream_stream", grpc.stream_stream_rpc_method_handler),
 }
-"""By whether requests and responses are streams: the attribute of a handler, and what makes one."""
+"""By whether requests and responses are streams: the handler's attribute, and its constructor."""
 
 
 class Wrapper(grpc.aio.ServerInterceptor):  # type: ignore[type-arg]
@@ -29,7 +29,7 @@ class Wrapper(grpc.aio.ServerInterceptor):  # type: ignore[type-arg]
         self._wrapped: dict[str, tuple[Handler, Handler]] = {}
 
     def wrap(self, handler: Handler, method: str) -> Handler:
-        """The handler that answers in place of another; `method` is `/SERVICE/METHOD`."""
+        """Return the handler that replaces another; `method` is `/SERVICE/METHOD`."""
         raise NotImplementedError
 
     async def intercept_service(  # type: ignore[override] # the stubs forget None
@@ -37,7 +37,7 @@ class Wrapper(grpc.aio.ServerInterceptor):  # type: ignore[type-arg]
         continuation: Callable[[grpc.HandlerCallDetails], Awaitable[Handler | None]],
         handler_call_details: grpc.HandlerCallDetails,
     ) -> Handler | None:
-        """Return the wrapped handler; None for a method that nobody serves."""
+        """Return the wrapped handler; None for an unknown method."""
         handler = await continuation(handler_call_details)
         if handler is None:
             return None
@@ -50,35 +50,35 @@ class Wrapper(grpc.aio.ServerInterceptor):  # type: ignore[type-arg]
 
 
 class ByName:
-    """A server as generated code sees it, on which each call looks up its method by name.
+    """A server for generated code that looks up methods by name at each call.
 
-    gRPC's asyncio server waits for every registered method by a task of its own, and goes through all of them
-    at each call: with our 75 that took a sixth of the time of a small call.
+    gRPC's asyncio server runs a task for every registered method, and iterates over all of them at each call:
+    with our 75 that took a sixth of the time of a small call.
     """
 
     def __init__(self, server: grpc.aio.Server) -> None:
         self.add_generic_rpc_handlers = server.add_generic_rpc_handlers
 
     def add_registered_method_handlers(self, service: str, handlers: object) -> None:
-        """Leave them unregistered: they are among the generic ones."""
+        """Ignore them: they are among the generic ones."""
 
 
 def method_of(handler: Handler) -> Method:
-    """What a handler calls: with a request or an iterator of them, and the context."""
+    """Return a handler's method; its arguments: a request or an iterator of them, and the context."""
     name, _ = _KINDS[bool(handler.request_streaming), bool(handler.response_streaming)]
     method: Method = getattr(handler, name)
     return method
 
 
 def with_method(handler: Handler, method: Method) -> Handler:
-    """A handler like another that calls `method`."""
+    """Copy a handler, but call `method`."""
     _, make = _KINDS[bool(handler.request_streaming), bool(handler.response_streaming)]
     made: Handler = make(method, handler.request_deserializer, handler.response_serializer)
     return made
 
 
 def with_raw_requests(handler: Handler, method: Method) -> Handler:
-    """A handler like another that calls `method` with an iterator of requests as bytes, also where there is one."""
+    """Copy a handler, but call `method` with an iterator of requests as bytes, even for a single one."""
     _, make = _KINDS[True, bool(handler.response_streaming)]
     made: Handler = make(method, bytes, handler.response_serializer)
     return made
