@@ -1,4 +1,4 @@
-"""Users, their tokens, and nodes that join."""
+"""Users, their tokens, and joining nodes."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 def joining(core: Core) -> Joining:
-    """Nodes that join by tokens."""
+    """Create the joining of nodes by tokens."""
     return Joining(
         core.store, core.backends.authority, clock=core.wall, random_bytes=core.random_bytes
     )

@@ -33,10 +33,10 @@ _ROLES = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Platform:
-    """What answers say about this platform.
+    """Facts on this platform for responses.
 
-    `user_address` is where other machines call, HOST:PORT with TLS, and `agent_address` where joined
-    agents dial, with mutual TLS; empty when there is no such listener.
+    `user_address`: for calls of other machines, HOST:PORT with TLS; `agent_address`: for joined
+    agents, with mutual TLS; empty if there is no such listener.
     """
 
     cluster_id: str
@@ -45,12 +45,12 @@ class Platform:
 
     @property
     def join_address(self) -> str:
-        """Where machines join; empty when their agents would not be served."""
+        """Address for joining machines; empty if their agents would not be served."""
         return self.user_address if self.agent_address else ""
 
 
 class AccountServicer(accounts_pb2_grpc.AccountServiceServicer):
-    """Users, tokens and joining nodes. The access table has let the caller in already."""
+    """Users, tokens and joining nodes. The access table has already admitted the caller."""
 
     def __init__(
         self,
@@ -73,7 +73,7 @@ class AccountServicer(accounts_pb2_grpc.AccountServiceServicer):
     async def GetCaller(  # noqa: N802 - named by the contract, as all below
         self, _: accounts_pb2.GetCallerRequest, __: Context
     ) -> accounts_pb2.GetCallerResponse:
-        """Say who calls."""
+        """Return the caller."""
         response = accounts_pb2.GetCallerResponse(cluster_id=self._platform.cluster_id)
         match caller():
             case UserCaller(user=user):
@@ -86,7 +86,7 @@ class AccountServicer(accounts_pb2_grpc.AccountServiceServicer):
     async def CreateUser(  # noqa: N802
         self, request: accounts_pb2.CreateUserRequest, _: Context
     ) -> accounts_pb2.CreateUserResponse:
-        """Make a user."""
+        """Create a user."""
         role = _ROLES.get(request.role)
         if role is None:
             raise InvalidRequest(f"unknown role {request.role}")
@@ -95,7 +95,7 @@ class AccountServicer(accounts_pb2_grpc.AccountServiceServicer):
         user = await self._accounts.create_user(
             request.name, role, request.team, restore=request.restore
         )
-        # What somebody of that name was, who was removed while we could not finish, this one is not.
+        # An interrupted removal may have left an earlier user of that name in projects.
         await self._projects.forget_user(user.name)
         return accounts_pb2.CreateUserResponse(user=_user(user))
 
@@ -120,7 +120,7 @@ class AccountServicer(accounts_pb2_grpc.AccountServiceServicer):
     async def UpdateUser(  # noqa: N802
         self, request: accounts_pb2.UpdateUserRequest, _: Context
     ) -> accounts_pb2.UpdateUserResponse:
-        """Set the limit of what is kept for a user."""
+        """Set a user's limit in the object store."""
         match request.WhichOneof("kept_limit"):
             case "kept_bytes" if request.kept_bytes < 1 << 63:
                 await self._accounts.limit_kept(request.name, request.kept_bytes)
@@ -134,7 +134,7 @@ class AccountServicer(accounts_pb2_grpc.AccountServiceServicer):
     async def GetUsage(  # noqa: N802
         self, request: accounts_pb2.GetUsageRequest, _: Context
     ) -> accounts_pb2.GetUsageResponse:
-        """Say what is kept for the caller or, to an administrator, for anybody."""
+        """Return the stored bytes of the caller or, for administrators, of any user."""
         asking = require_user()
         user = request.user or asking.user.name
         if may(asking, ACT_FOR, Personal(user)) is not ALLOW:
@@ -148,14 +148,14 @@ class AccountServicer(accounts_pb2_grpc.AccountServiceServicer):
     async def ListUsage(  # noqa: N802
         self, _: accounts_pb2.ListUsageRequest, __: Context
     ) -> accounts_pb2.ListUsageResponse:
-        """Say what is kept for each user."""
+        """Return the stored bytes of each user."""
         return accounts_pb2.ListUsageResponse(usage=map(_usage, await self._usages.all()))
 
     @answering
     async def CreateToken(  # noqa: N802
         self, request: accounts_pb2.CreateTokenRequest, _: Context
     ) -> accounts_pb2.CreateTokenResponse:
-        """Make a token for the caller or, by an administrator, for anybody."""
+        """Create a token for the caller or, for administrators, for any user."""
         asking = require_user()
         user = request.user or asking.user.name
         note_target(user)
@@ -189,7 +189,7 @@ class AccountServicer(accounts_pb2_grpc.AccountServiceServicer):
     async def CreateJoinToken(  # noqa: N802
         self, request: accounts_pb2.CreateJoinTokenRequest, _: Context
     ) -> accounts_pb2.CreateJoinTokenResponse:
-        """Make a token with which machines become nodes."""
+        """Create a token with which machines become nodes."""
         issued = await self._joining.create_token(require_user().user.name, _seconds(request))
         return accounts_pb2.CreateJoinTokenResponse(
             token=issued.text,
@@ -210,7 +210,7 @@ class AccountServicer(accounts_pb2_grpc.AccountServiceServicer):
         )
 
     async def _join(self, request: accounts_pb2.JoinNodeRequest, address: str) -> SignedNode:
-        # A node that renews has proved who it is, whatever others guess behind the same address.
+        # A renewing node has proved its identity, whatever others guess behind the same address.
         if self._limiter.is_limited(address) and not isinstance(caller(), NodeCaller):
             raise NotSignedIn("too many wrong secrets from this address", attempt="wait a minute")
         try:
@@ -243,7 +243,7 @@ def _usage(use: KeptUse) -> accounts_pb2.Usage:
 def _seconds(
     request: accounts_pb2.CreateTokenRequest | accounts_pb2.CreateJoinTokenRequest,
 ) -> float:
-    """Return how long a token shall live; 0 when the request leaves it open."""
+    """Return the requested lifetime of a token; 0 if the request does not set it."""
     if not request.HasField("valid_for"):
         return 0.0
     seconds = seconds_of(request.valid_for)
