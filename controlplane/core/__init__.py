@@ -1,1 +1,1 @@
-"""What every area of the control plane shares, and what an area contributes."""
+"""Shared parts of all areas of the control plane, and the contribution of an area."""

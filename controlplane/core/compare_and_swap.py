@@ -1,4 +1,4 @@
-"""One record changed by a user: read, change, compare, write; again when others were faster."""
+"""Change one record for a user: read, change, compare, write; retried after a conflict."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ TRIES: Final = 20
 
 
 def store_unavailable() -> Unavailable:
-    """The error of a write that may or may not be made, and that may be repeated."""
+    """Return the error of a write with an unknown result, which may be repeated."""
     return Unavailable(
         "the platform's store does not answer",
         attempt="the same again",
@@ -42,10 +42,10 @@ async def commit_at(
     compares: Sequence[Compare],
     write: Put | Delete,
 ) -> bool:
-    """Whether a write at `key` is made; if others were faster, what the store has there is known then.
+    """Write at `key`, and return whether it was committed; after a conflict the state has the store's record.
 
     Raises:
-        Unavailable: the store does not answer, and the write may or may not be made.
+        Unavailable: the store does not answer; the write may have been committed.
     """
     transaction = Transaction(compares=tuple(compares), success=(write,), failure=(Get(key=key),))
     try:
@@ -67,8 +67,8 @@ async def commit_at(
 class SessionWriter:
     """Writes single sessions; any control plane may, leader or not.
 
-    A request of a user decides nothing about devices, so it is not fenced: the compare on the
-    session's revision is enough.
+    Users' requests do not allocate devices, so they are not fenced: the compare on the session's
+    revision is enough.
     """
 
     def __init__(
@@ -81,14 +81,14 @@ class SessionWriter:
     async def change(
         self, session_id: str, decide: Callable[[Session], Session], *, is_counted: bool = True
     ) -> Session | None:
-        """Write what `decide` makes of the session; None when it does not live (any more).
+        """Write the session changed by `decide`; None if it is not live (any more).
 
-        `decide` may be called several times and may refuse by raising. With `is_counted` the whole record, which
-        is written anew, counts for what its owner may write.
+        `decide` may be called several times and may refuse by raising. With `is_counted` the whole record
+        is charged to its owner's write limit.
 
         Raises:
-            LimitReached: that is more than the owner may write.
-            Unavailable: the store does not answer, and the change may or may not be made.
+            LimitReached: that exceeds the owner's limit.
+            Unavailable: the store does not answer; the change may have been committed.
         """
         key = etcd_codec.session_key(session_id)
         for _ in range(TRIES):

@@ -1,6 +1,6 @@
-"""What all areas of one control plane share: stores, clocks, live state, who calls, who leads.
+"""Shared parts of all areas of one control plane: stores, clocks, live state, access, leadership.
 
-No sockets and no files here. An area takes all of it from one `Core`; what only some areas have in common is made
+No sockets and no files here. An area gets all of them from one `Core`; parts shared by some areas only are created
 once by `Core.shared`.
 """
 
@@ -43,29 +43,29 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 _READING: Final = 4
-"""Pages that are read from the history and made into messages at one time,"""
+"""Pages read from the history and converted to messages at one time,"""
 _READING_EACH: Final = 2
 """how many of these for one user,"""
 WAIT_TO_READ: Final = 1_000
-"""and calls of a user that wait to read: a dashboard follows hundreds of sessions."""
+"""and waiting calls of a user: a dashboard follows hundreds of sessions."""
 
 
 class Core:
     """The parts that every area may use.
 
     Args:
-        backends: what the control plane stands on.
-        config: who it is.
-        cluster_id: of the platform that lives in the store.
+        backends: the control plane's dependencies.
+        config: its identity and settings.
+        cluster_id: of the store's platform.
 
     Attributes:
-        backends: the same, with stores whose calls are observed and a clock that never jumps.
-        clock: what is decided goes by it.
-        wall: who is let in, and until when, goes by it.
-        process: an id of this very process.
-        reading: turns of those who read pages of the history.
-        leading: who leads.
-        beside: programs that this control plane runs beside it, as its start adds them.
+        backends: the same, with observed stores and a clock that never jumps.
+        clock: for decisions.
+        wall: for access, such as expiry of tokens.
+        process: an id of this process.
+        reading: turns of readers of history pages.
+        leading: the election.
+        beside: child processes of this control plane, added at its start.
     """
 
     def __init__(self, backends: Backends, config: MemberConfig, cluster_id: str) -> None:
@@ -76,7 +76,7 @@ class Core:
         self.reading = Turns(
             "to read", slots=_READING, each=_READING_EACH, most_waiting=WAIT_TO_READ
         )
-        # Each part is made of those before it.
+        # Each part depends on those before it.
         self._observe(backends)
         self._make_access()
         self._make_admission()
@@ -85,22 +85,22 @@ class Core:
         self.rights = Rights(references=self.references, state=self.state)
 
     def shared(self, make: Callable[[Core], T]) -> T:
-        """Return what `make` makes of this core: made by the first call, the same for all."""
+        """Return the result of `make` for this core: created by the first call, shared by all."""
         if make not in self._shared:
             self._shared[make] = make(self)
         made: T = self._shared[make]
         return made
 
     def term(self) -> int:
-        """Our term while we surely lead, else 0."""
+        """Return our term while we surely lead, else 0."""
         return self.leading.term
 
     def leads(self) -> bool:
-        """Whether this control plane surely leads."""
+        """Return whether this control plane surely leads."""
         return bool(self.leading.term)
 
     def _observe(self, backends: Backends) -> None:
-        """Store, history and objects, observed, and the live state."""
+        """Create observed store, history and objects, and the live state."""
         config = self.config
         self.health = Health(
             store=backends.store,
@@ -115,7 +115,7 @@ class Core:
         self._steady = SteadyClock(backends.clock, backends.elapsed)
         self.clock: Clock = self._steady
         self.space = FreeSpace(
-            # An etcd of our own has a disk of its own, of which the store says nothing.
+            # An etcd of our own has a disk of its own, which the store does not report.
             folders={**backends.folders, **backends.disks},
             store=backends.store,
             conditions=self.health.conditions,
@@ -138,7 +138,7 @@ class Core:
         self.state = LiveState(self.store, self._steady, half_life_s=config.half_life_s)
 
     def _make_access(self) -> None:
-        """Who calls, and the audit trail of that."""
+        """Create access control and the audit trail."""
         store, wall = self.store, self.wall
         self.identities = Identities(store, wall)
         self.accounts = Accounts(
@@ -155,7 +155,7 @@ class Core:
         )
 
     def _make_admission(self) -> None:
-        """Limits of what users keep and submit."""
+        """Create the limits of users' stored bytes and submissions."""
         self.kept = Kept(
             self.config.limits,
             self.history,
@@ -181,7 +181,7 @@ class Core:
         )
 
     def _make_leading(self) -> None:
-        """Control planes, connections to agents, decisions, and election."""
+        """Create members, connections to agents, decisions, and the election."""
         config, store, clock = self.config, self.store, self.clock
         self.committer = Committer(
             store=store,
@@ -232,5 +232,5 @@ class Core:
         )
 
     def _go_on_from_what_is_written(self) -> None:
-        """Nothing that a former leader did lies ahead of us, whatever its clock said."""
+        """Advance the clock to the newest stored instant, whatever the former leader's clock was."""
         self._steady.reach(self.state.newest_instant())

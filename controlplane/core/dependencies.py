@@ -1,4 +1,4 @@
-"""What a control plane is made of: what it stands on, and who it is."""
+"""Dependencies of a control plane, and its configuration."""
 
 from __future__ import annotations
 
@@ -32,38 +32,38 @@ if TYPE_CHECKING:
 ARCHIVE_LOGS_AFTER_S: Final = 3600.0
 COLLECT_AFTER_S: Final = 86_400.0
 OPENS_HTTP: Final = "nsml down --keep-sessions, then nsml up --http 127.0.0.1:18555"
-"""What makes a control plane that `nsml up` started answer over HTTP."""
+"""How to enable HTTP in a control plane started by `nsml up`."""
 
 
 class Relay(Protocol):
-    """Where clients and agents of different machines meet (`controlplane.tunnels.relay_process`)."""
+    """Relay between clients and agents of different machines (`controlplane.tunnels.relay_process`)."""
 
     def expect(self, tunnel_id: str, user: str) -> tuple[RelayEnd, RelayEnd] | None:
-        """The ways of a client and of an agent who are to meet there; None while they cannot."""
+        """Return the ends for a client and an agent; None while the relay is unavailable."""
         ...
 
     def forget(self, tunnel_id: str) -> None:
-        """The tunnel is over."""
+        """Remove an ended tunnel."""
         ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Backends:
-    """What a control plane stands on; the simulation gives other ones than production.
+    """Dependencies of a control plane; the simulation has other ones than production.
 
     Attributes:
         keys: of a shared platform: follows them in the store.
-        elapsed: seconds that go by also while the machine sleeps; None: those of `clock`.
-        random_bytes: so many unpredictable bytes.
-        restores: those that the platform has behind it, as its record says.
-        run: for what takes long; nothing else may wait for it.
-        disks: folders whose disk no call of ours speaks of when it is full, by what lies there:
+        elapsed: seconds, including the machine's sleep; None: as of `clock`.
+        random_bytes: returns so many unpredictable bytes.
+        restores: earlier restores of the platform, from its record.
+        run: for slow work, which must not block anything else.
+        disks: folders on disks whose lack of space no call of ours reports, by content:
             that of an etcd of our own.
-        folders: where store, history and objects keep their files, those of them that do.
+        folders: of store, history and objects, as far as these keep files.
         peers: the other control planes.
-        post: calls users' webhooks; None: nobody is called.
-        relay: passes on bytes of tunnels; None: they pass through this process.
-        bucket: which has the objects, if nodes read it themselves; None: they do not.
+        post: calls users' webhooks; None: none are called.
+        relay: forwards bytes of tunnels; None: they pass through this process.
+        bucket: has the objects, if nodes read it themselves; None: they do not.
     """
 
     store: KeyValueStore
@@ -87,34 +87,34 @@ class Backends:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MemberConfig:
-    """Who a control plane is.
+    """Identity and settings of a control plane.
 
     Attributes:
         member: unique among all control planes of one store.
-        address: where agents and other control planes reach it.
-        user_address: where other machines call with TLS; "" for nowhere.
-        agent_address: where joined agents dial with mutual TLS; "" for nowhere.
-        jump_address: where its jump host for ssh is reached; "" for nowhere.
-        local_address: where programs of its own machine call; "" for nowhere.
+        address: for agents and other control planes.
+        user_address: for other machines, with TLS; "": none.
+        agent_address: for joined agents, with mutual TLS; "": none.
+        jump_address: of its jump host for ssh; "": none.
+        local_address: for programs on its own machine; "": none.
         instance: of its data folder: another one with the same `member` is refused.
         coordination: "etcd" or "embedded", for display.
         archive_logs_after_s: how long after its end a session's logs stay in the history.
-        collect_after_s: how long objects that nothing refers to are kept, once in their place and once aside; 0: for ever.
-        keep_points_s, keep_levels_s: the same of its points and of their finest levels; 0: for good.
-        keep_checkpoints: which ones sessions keep that name nothing, and whose projects do not; "": all.
-        keep_files: whether sessions that ask for nothing keep the files of their working folder.
-        keep_files_s, keep_files_by_default_s: how long files that were asked for are kept, and others; 0: as long as their sessions.
-        in_place_roots: folders below which every user may add datasets in place.
-        rules: of giving way.
-        time_limits: of the classes of sessions.
-        waste: what sessions may make of their devices.
-        limits: what users, projects and sessions may take of the stores.
-        floor_bytes: room of each store's disk that is left to the platform; None: by the disk's size, 0: none.
-        history_bytes: how large the history's database may become where its disk is not known; 0: that is not known, either.
-        audit_rows, audit_bytes: how large the audit trail may become; 0: no limit.
-        settings: those that all control planes have in common, by name.
-        opens_http: what makes it answer over HTTP, as advice for its administrator.
-        certificates: files with certificates from elsewhere, by the setting that names each.
+        collect_after_s: how long unreferenced objects are kept, first in place and then aside; 0: for ever.
+        keep_points_s, keep_levels_s: how long after its end a session's points and their finest levels are kept; 0: for ever.
+        keep_checkpoints: default for sessions, if neither they nor their project set it; "": all.
+        keep_files: whether sessions keep the files of their working folder by default.
+        keep_files_s, keep_files_by_default_s: how long files kept by request, and by default, are kept; 0: as long as their sessions.
+        in_place_roots: folders in which every user may add datasets in place.
+        rules: of preemption.
+        time_limits: by class of sessions.
+        waste: limits of idle devices.
+        limits: of users, projects and sessions in the stores.
+        floor_bytes: reserve of each store's disk for the platform; None: by the disk's size, 0: none.
+        history_bytes: maximum size of the history's database if its disk is unknown; 0: unknown, too.
+        audit_rows, audit_bytes: maximum size of the audit trail; 0: no limit.
+        settings: those that must be equal on all control planes, by name.
+        opens_http: how to enable HTTP, as advice for its administrator.
+        certificates: files with external certificates, by their settings.
     """
 
     member: str

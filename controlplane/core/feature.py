@@ -1,4 +1,4 @@
-"""What one area of the control plane adds to it."""
+"""The contribution of one area to the control plane."""
 
 from __future__ import annotations
 
@@ -15,19 +15,18 @@ Service = tuple[Callable[[Any, Any], None], object]
 
 
 def no_routes() -> Sequence[BaseRoute]:
-    """Answer nothing over HTTP."""
+    """Return no HTTP routes."""
     return ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Feature:
-    """One area: what it offers and what goes on in it.
+    """One area: its services and loops.
 
     Attributes:
         leader_loops: run while this control plane leads, and are cancelled when it does not.
-        member_loops: run in every control plane until it stops, by the name of their task.
-        routes: makes the routes that it answers over HTTP. Only called where somebody listens: what routes are made of
-            takes a tenth of a second to import.
+        member_loops: run in every control plane until it stops, by task name.
+        routes: creates its HTTP routes. Only called if HTTP is enabled: their imports take a tenth of a second.
     """
 
     services: tuple[Service, ...] = ()

@@ -1,4 +1,4 @@
-"""How the parts of one control plane do: each observed by its calls, and asked where nobody calls."""
+"""Health of one control plane's parts: observed by their calls, and probed without calls."""
 
 from __future__ import annotations
 
@@ -33,19 +33,19 @@ if TYPE_CHECKING:
     from nsml.common.clock import Clock
 
 LEAST_FREE_BYTES: Final = 16 << 20
-"""With less a disk of ours counts as full; etcd ends when it cannot write."""
+"""With less free space a disk of ours counts as full; etcd exits when it cannot write."""
 
 _NOBODY: Final = "probe"
 _BLOB: Final = b"nsml probe"
 
 
 class Health:
-    """The parts as everybody is to call them, and the conditions that their calls show.
+    """The parts with observed calls, and the resulting conditions.
 
     Args:
-        disks: folders whose disk is looked at all the time, by what lies there.
-        folders: where parts write that say themselves when their disk is full, by part; it is looked
-            at then, until there is room.
+        disks: folders with constantly checked disks, by content.
+        folders: of parts that report a full disk themselves, by part; the disk is checked then,
+            until there is room.
     """
 
     def __init__(
@@ -70,11 +70,11 @@ class Health:
         self.objects = observed_objects(objects, self._objects_gauge)
 
     async def touch(self) -> None:
-        """Write a few bytes to the store, to see whether it takes writes."""
+        """Write a few bytes to the store, to test whether it accepts writes."""
         await self.store.commit(etcd_codec.PROBE)
 
     def parts(self) -> tuple[ProbedStore, ...]:
-        """What is asked where nobody calls."""
+        """Return the parts to probe without calls."""
         blob = digest_of(_BLOB)
         parts = (
             ProbedStore(
@@ -99,7 +99,7 @@ class Health:
         return tuple(self._looking(part) for part in parts)
 
     def known_at(self) -> float:
-        """Unix seconds of the last moment at which the state of sessions and nodes was current."""
+        """Return when the state of sessions and nodes was last current, Unix seconds."""
         if self.conditions.stands(ConditionName.COORDINATION_GONE):
             return self._store_gauge.answered_at
         return self._clock.time()
@@ -110,7 +110,7 @@ class Health:
             try:
                 found = os.statvfs(folder)
             except OSError:
-                continue  # what is wrong with it, its owner's calls tell
+                continue  # its owner's calls report the error
             short = _shortage(found, folder)
             self.conditions.set(
                 ConditionName.DISK_FULL, subject, stands=bool(short), evidence=short
@@ -121,14 +121,14 @@ class Health:
         return Gauge(self.conditions, self._clock, subject=part, kinds=kinds, has_disk=has_disk)
 
     def _looking(self, part: ProbedStore) -> ProbedStore:
-        """The same, with a look at the disk after a write: one of a few bytes may find the last room."""
+        """Add a check of the disk after a write: a write of a few bytes may just fit."""
         folder = self._folders.get(part.name)
         if folder is None:
             return part
 
         async def write() -> None:
             await part.write()
-            # What is mounted from elsewhere may not answer.
+            # A network mount may not answer.
             found = await in_own_thread(lambda: os.statvfs(folder))
             part.gauge.looked(_shortage(found, folder))
 
@@ -136,6 +136,6 @@ class Health:
 
 
 def _shortage(found: os.statvfs_result, folder: Path) -> str:
-    """How much is free, if the disk counts as full, else ""."""
+    """Say how much is free, if the disk counts as full, else ""."""
     free = found.f_bavail * found.f_frsize
     return f"{free} bytes are free on the disk of {folder}" if free < LEAST_FREE_BYTES else ""

@@ -1,4 +1,4 @@
-"""Ids of what is made here: 80 random bits."""
+"""Ids of new things: 80 random bits."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ _ALPHABET: Final = "abcdefghijklmnopqrstuvwxyz234567"
 
 
 def new_cluster_id(random_bytes: Callable[[int], bytes]) -> str:
-    """An id that no other platform has."""
+    """Create a unique id of a platform."""
     return "c" + new_id(random_bytes)
 
 
 def new_id(random_bytes: Callable[[int], bytes]) -> str:
-    """16 characters of 80 random bits."""
+    """Create an id: 80 random bits in 16 characters."""
     number = int.from_bytes(random_bytes(10), "big")
     return "".join(_ALPHABET[number >> shift & 31] for shift in range(0, 80, 5))

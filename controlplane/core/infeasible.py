@@ -1,4 +1,4 @@
-"""The refusal of a session that could never be placed: why, and what is nearest to it and possible."""
+"""Refusal of a session that can never be placed: the reason, and the nearest possible requests."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from controlplane.scheduler import MaxCapacity, Request
 
 MOST_DEVICES: Final = 1_000
-"""Of a whole session: its record names them all."""
+"""Maximum devices of a session: its record lists them all."""
 
 _KEYS: Final = {
     "-g": "gpus",
@@ -39,7 +39,7 @@ _KEYS: Final = {
     "--network": "network",
     "--priority": "priority",
 }
-"""Flags of `nsml run`, and what `--what-if` calls the same."""
+"""Flags of `nsml run`, and their names in `--what-if`."""
 
 _IN_SETTINGS: Final = " in agent.site.toml of a node    its administrator"
 _NETWORKS: Final = {
@@ -51,20 +51,20 @@ _NETWORKS: Final = {
     (True, True): ("gang_network is an overlay", f'gang_network = "host"{_IN_SETTINGS}'),
     (True, False): ("gang_network is host", f'gang_network = "overlay:NAME"{_IN_SETTINGS}'),
 }
-"""By whether a gang asks, and whether for the host network: why nodes do not give it, and what changes that."""
+"""By whether it is a gang, and whether it requests the host network: why nodes refuse it, and the remedy."""
 _NEVER: Final = "this can never be placed"
 _MOST_NAMED: Final = 3
 _LOOK: Final = "nsml node ls"
 
 
 class Alternatives:
-    """What to ask for instead of what is refused: each of it is possible on these nodes, and in the project.
+    """Alternatives to a refused request: all are possible on these nodes, and in the project.
 
     Args:
         extent: of the nodes.
-        within: the most of a request that the project allows at once.
-        session: where one that waits would ask for something else: its name, for `--what-if`.
-        own: what that one asks for.
+        within: reduces a request to what the project allows at once.
+        session: for changes of a queued session: its name, for `--what-if`.
+        own: that session's request.
     """
 
     def __init__(
@@ -81,7 +81,7 @@ class Alternatives:
         self._own = own
 
     def words(self, request: Request) -> str:
-        """Commands that ask for it, one a line, the nearest first."""
+        """Return commands for the alternatives, one per line, nearest first."""
         start = self._within(_within(request))
         possible = [start]
         if self.extent.nodes and not self.extent.fits(start):
@@ -91,13 +91,13 @@ class Alternatives:
         return "\n".join(filter(None, told))
 
     def flag(self, flag: str, value: str) -> str:
-        """The command that asks for another value of one flag of `nsml run`."""
+        """Return the command with another value of one flag of `nsml run`."""
         if self._session:
             return self._supposing({flag: value})
         return f"nsml run {flag} {shell_word(value)} ..."
 
     def _instead(self, request: Request, possible: Request) -> str:
-        """The flags that differ, as a command; "" where nothing is to be changed."""
+        """Return the changed flags as a command; "" if nothing changes."""
         before = _flags(self._own or request)
         changed = {flag: text for flag, text in _flags(possible).items() if text != before[flag]}
         if self._session:
@@ -109,15 +109,15 @@ class Alternatives:
 
     def _supposing(self, changed: Mapping[str, str]) -> str:
         if not changed or not changed.keys() <= _KEYS.keys():
-            return ""  # it asks for that as it is, or for what cannot be supposed
+            return ""  # unchanged, or not supported by --what-if
         change = ",".join(f"{_KEYS[flag]}={text}" for flag, text in changed.items())
         return f"nsml status --explain {self._session} --what-if {shell_word(change)}"
 
 
 def refusal_of(nearest: Alternatives, request: Request, image: str = "") -> NsmlError | None:
-    """Why nobody could place it if nothing else ran; None where somebody could, or no node is known.
+    """Return why it could not be placed even if nothing else ran; None if it could, or no node is known.
 
-    Silent and drained nodes and withheld devices count: they may come back.
+    Silent and drained nodes and withheld devices count: they may return.
     """
     if words := _beyond(request):
         return InvalidRequest(words, attempt=nearest.words(request))
@@ -143,7 +143,7 @@ def _never(nearest: Alternatives, request: Request, image: str) -> NsmlError:
 
 
 def _lacking_everywhere(nearest: Alternatives, request: Request, image: str) -> NsmlError | None:
-    """The refusal where all nodes lack one and the same thing, whatever their size."""
+    """Return the refusal if all nodes lack the same thing, whatever their size."""
     nodes = nearest.extent.nodes
     if owners := keep_to_owners(nodes, request):
         return CannotEverFit(
@@ -184,7 +184,7 @@ def _lacking_everywhere(nearest: Alternatives, request: Request, image: str) -> 
 
 
 def _lacking_disk(nodes: Sequence[Node], request: Request) -> str:
-    """How large its datasets are, where no node's disk would hold them, and how much one holds at most; "" where one would."""
+    """Say how large its datasets are, and the maximum of a node's disk, if none can hold them; else ""."""
     if not nodes or any(one.holds_data(request.data_bytes) for one in nodes):
         return ""
     most = max(one.data_bytes for one in nodes)
@@ -192,13 +192,13 @@ def _lacking_disk(nodes: Sequence[Node], request: Request) -> str:
 
 
 def _with_image(nearest: Alternatives, request: Request) -> str:
-    """The command with an image that has what conda would install; "" where no node could run that either."""
+    """Return the command with an image in place of conda; "" if no node could run that either."""
     in_image = request._replace(in_container=True, with_conda=False)
     return "nsml run --image NAME ..." if nearest.extent.fits(in_image) else ""
 
 
 def _beyond(request: Request) -> str:
-    """Which bound of every session it is over; "" where it is not."""
+    """Say which general limit of sessions it exceeds; "" if none."""
     replicas = request.replica_count
     if not 1 <= replicas <= MOST_REPLICAS:
         return f"{replicas} replicas: a gang has 1 to {MOST_REPLICAS}"
@@ -207,7 +207,7 @@ def _beyond(request: Request) -> str:
 
 
 def _within(request: Request) -> Request:
-    """The most of a request that is not over the bounds of every session."""
+    """Reduce a request to the general limits of sessions."""
     gpu = min(request.gpu_thousandths, MOST_DEVICES * WHOLE_DEVICE)
     most = MOST_DEVICES // max(-(-gpu // WHOLE_DEVICE), 1)
     return request._replace(
@@ -220,7 +220,7 @@ def _lines(*lines: str) -> str:
 
 
 def _flags(request: Request) -> dict[str, str]:
-    """What `nsml run` takes for a request; "" where a flag is left out."""
+    """Return the flags of `nsml run` for a request; "" for an omitted flag."""
     cpu, memory = request.cpu_thousandths, request.memory_bytes
     return {
         "-g": thousandths(request.gpu_thousandths),
@@ -235,14 +235,14 @@ def _flags(request: Request) -> dict[str, str]:
 
 
 def _named(nodes: Sequence[Node]) -> str:
-    """The first few by name: `node a`, `nodes a, b`."""
+    """List the first few by name: `node a`, `nodes a, b`."""
     names = sorted(node.name for node in nodes)
     named = ", ".join([*names[:_MOST_NAMED], *(["..."] if len(names) > _MOST_NAMED else [])])
     return f"{'nodes' if len(names) > 1 else 'node'} {named}"
 
 
 def _other_network(nearest: Alternatives, words: str, request: Request) -> NsmlError:
-    """The refusal of a session that asks for a network that no node gives it; `words` say so."""
+    """Build the refusal of a session that requests a network without nodes for it; `words` say so."""
     is_gang, is_host = request.replica_count > 1, request.network is Network.HOST
     without = request._replace(network=None)
     taking = [node for kind in nearest.extent.taking(without) for node in kind.nodes]
@@ -266,7 +266,7 @@ def _other_network(nearest: Alternatives, words: str, request: Request) -> NsmlE
 
 
 def _no_network(nearest: Alternatives, shut: Sequence[Node], request: Request) -> NsmlError:
-    """The refusal of a gang because of nodes that give gangs no network."""
+    """Build the refusal of a gang because of nodes without a network for gangs."""
     has_containers = any(node.isolation is Isolation.CONTAINER for node in shut)
     is_all = len(shut) == len(nearest.extent.nodes)
     return CannotEverFit(
@@ -282,7 +282,7 @@ def _no_network(nearest: Alternatives, shut: Sequence[Node], request: Request) -
 
 
 def _other_ways(nodes: Sequence[Node]) -> str:
-    """Where to see what there is, and where there is no GPU at all, how to have one all the same."""
+    """Return the command that lists nodes or, without any GPU, one that simulates GPUs."""
     if any(node.devices for node in nodes):
         return _LOOK
     return "nsml up --simulate-gpus 2    on a machine of your own, after nsml down"

@@ -1,4 +1,4 @@
-"""Being elected, and everything that only the leader does."""
+"""Leader election, and the leader's loops."""
 
 from __future__ import annotations
 
@@ -27,17 +27,17 @@ STAND_AGAIN_S: Final = 0.1
 """Pause before standing for election again."""
 
 SENT_ON_WITHIN_S: Final = 0.5
-"""How long one that leads no more waits for its successor, to send agents there."""
+"""How long a former leader waits for its successor, to redirect agents there."""
 
 HANDED_OVER_S: Final = 1.0
-"""How long sessions are placed on nodes that the predecessor heard, before they have come to us."""
+"""How long sessions are placed on nodes connected to the predecessor, before they connect to us."""
 
 
 class LeaderLoop:
     """Stands for election until it resigns; while it leads, runs the committer and the other loops.
 
     Args:
-        elected: called when all is known that was written before, and nothing is decided yet.
+        elected: called when all earlier writes are known, and nothing is decided yet.
     """
 
     def __init__(
@@ -70,19 +70,19 @@ class LeaderLoop:
 
     @property
     def term(self) -> int:
-        """Our term while we surely lead, else 0: ask before anything that the fence does not hold."""
+        """Our term while we surely lead, else 0: check it before any action that is not fenced."""
         leadership = self._leadership
         return leadership.term if leadership is not None and leadership.is_valid else 0
 
     @property
     def leader(self) -> Leader | None:
-        """Who leads, as far as we know."""
+        """The known leader."""
         return self._leader
 
     def elsewhere(self) -> Leader | None:
-        """Who else leads; None while nobody does, or while it seems to be dead.
+        """Return another leader; None if there is none, or it seems dead.
 
-        Nor is it a predecessor at our own address, which died and whose lease has not ended.
+        None also for a dead predecessor at our own address with an unexpired lease.
         """
         leader = self._leader
         if leader is None or leader.term == self._suspected:
@@ -90,31 +90,31 @@ class LeaderLoop:
         return None if leader.address == self._candidate.address else leader
 
     def leader_address(self) -> str:
-        """Where else the leader is; "" while there is none."""
+        """Return another leader's address; "" if there is none."""
         leader = self.elsewhere()
         return "" if leader is None else leader.address
 
     def is_own(self, leader: Leader) -> bool:
-        """Whether a leader is this very process."""
+        """Return whether a leader is this process."""
         return leader.process == self._candidate.process
 
     def suspect(self, leader: Leader) -> None:
-        """Send nobody to a leader that does not answer us."""
+        """Stop redirecting to a leader that does not answer us."""
         self._suspected = leader.term
         self._tell()
 
     def trust(self, leader: Leader) -> None:
-        """It answers after all."""
+        """Note that a suspected leader answers after all."""
         if self._suspected == leader.term:
             self._suspected = 0
             self._tell()
 
     async def changed(self) -> None:
-        """Return when something else is known of who leads."""
+        """Return when the known leader changes."""
         await self._changed.wait()
 
     async def settled(self, within_s: float) -> None:
-        """Return when we lead, or know who does; or after so long without either."""
+        """Return when we lead, or know another leader; or after the timeout."""
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(within_s):
                 while not (self.term or self.elsewhere()):
@@ -131,9 +131,9 @@ class LeaderLoop:
             self._standing = group.create_task(self._stand(group, loops), name="leader.stand")
 
     def leave(self) -> None:
-        """Lead no more, and do not stand again; the next leader is told which nodes are connected.
+        """Stop leading, and do not stand again; pass the connected nodes to the next leader.
 
-        Only the store is told, and at once: all else, which `resign` does, can wait for the successor.
+        Only writes to the store, at once: the rest, in `resign`, can wait for the successor.
         """
         self._leaves = True
         leadership, self._leadership = self._leadership, None
@@ -143,9 +143,9 @@ class LeaderLoop:
             self._tell()
 
     async def resign(self) -> None:
-        """Lead no more, as `leave`; return when nothing is decided here any more.
+        """Stop leading, as `leave`; return when no decisions are made here any more.
 
-        Decisions that wait are refused with NotLeader.
+        Pending decisions are refused with NotLeader.
         """
         self.leave()
         if self._standing is not None:
@@ -153,7 +153,7 @@ class LeaderLoop:
             await asyncio.wait([self._standing])
 
     async def hand_over(self) -> None:
-        """Send the agents to who leads now."""
+        """Redirect the agents to the current leader."""
         links = tuple(self._contacts.links())
         if links:
             await self.settled(SENT_ON_WITHIN_S)
@@ -185,14 +185,14 @@ class LeaderLoop:
                 if not self._leaves:
                     reasons = [str(one) for one in losses.exceptions]
                     self._log.warning("leader.lost", reasons=reasons)
-            if not self._leaves:  # who leaves has its agents sent on later
+            if not self._leaves:  # after `leave`, agents are redirected later
                 group.create_task(self.hand_over(), name="leader.hand_over")
                 await self._clock.sleep(STAND_AGAIN_S)
 
     async def _lead(
         self, leadership: Leadership, loops: Sequence[Callable[[], Awaitable[None]]]
     ) -> None:
-        # What was written before our election must be known before anything is decided.
+        # All writes before our election must be known before anything is decided.
         await self._state.reached(leadership.term)
         self._elected()
         # Streams of an earlier term end: each agent registers with every leader anew.
@@ -208,7 +208,7 @@ class LeaderLoop:
             try:
                 await asyncio.Event().wait()
             finally:
-                # Before anything is refused: who is told that we do not lead asks us who does.
+                # Before any refusal: a caller refused with NotLeader asks us for the leader.
                 self._leadership = None
 
     async def _trust_no_longer(self) -> None:
@@ -217,7 +217,7 @@ class LeaderLoop:
 
 
 def _connected(word: bytes | None) -> frozenset[str]:
-    """The nodes that a predecessor was connected with, of its word."""
+    """Return the predecessor's connected nodes, from its message."""
     return frozenset(json.loads(word).get("connected", ())) if word else frozenset()
 
 

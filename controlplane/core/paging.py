@@ -1,4 +1,4 @@
-"""How much a page of a listing holds."""
+"""Page size of listings."""
 
 from __future__ import annotations
 
@@ -9,5 +9,5 @@ LARGEST_PAGE: Final = 1_000
 
 
 def page_size(wanted: int) -> int:
-    """How much a page holds when so much was asked for; 0 leaves it open."""
+    """Return the size of a page for a requested size; 0: default."""
     return min(wanted or DEFAULT_PAGE, LARGEST_PAGE)

@@ -1,4 +1,4 @@
-"""A program beside this control plane that serves a listening socket: started again when it dies, gone when we are."""
+"""A child process that serves a listening socket: restarted when it dies, ended with this process."""
 
 from __future__ import annotations
 
@@ -18,25 +18,25 @@ if TYPE_CHECKING:
 _RESTARTED_AFTER_S: Final = 0.5
 _STOPPED_WITHIN_S: Final = 2.0
 STEADY_AFTER_S: Final = 60.0
-"""What ran for so long began well."""
+"""A process that ran for this time started successfully, in seconds."""
 _FAILS_AFTER: Final = 3
-"""Processes one after another that ended sooner."""
+"""Number of consecutive processes that ended sooner, to count as failing."""
 _BACKLOG: Final = 512
 _INHERITED: Final = ("PATH", "LD_LIBRARY_PATH", "PYTHONPATH", "TEST_RUN_FOLDER")
-"""Of our environment, which may have keys of stores."""
+"""Variables that it inherits; others of ours may have keys of stores."""
 
 _log = structlog.get_logger()
 
 
 class ServingProcess:
-    """Runs `python -m MODULE DESCRIPTOR` on the listener. It is told things by its standard input, and ends with that.
+    """Runs `python -m MODULE DESCRIPTOR` on the listener. It receives messages on stdin, and ends when that closes.
 
-    Connections that come while it is started again wait in the listener, which stays ours.
+    New connections wait in the listener, which we keep open, during a restart.
 
     Args:
-        name: of it in the log.
-        address: for the log, where others reach the listener.
-        first: what each new process is told first; a line, or nothing.
+        name: its name in the log.
+        address: the listener's address, for the log.
+        first: the first input of each new process; a line, or nothing.
     """
 
     def __init__(
@@ -62,12 +62,12 @@ class ServingProcess:
 
     @property
     def name(self) -> str:
-        """Of it in the log."""
+        """Its name in the log."""
         return self._name
 
     @property
     def failing(self) -> str:
-        """How it ended last, where it has ended again and again soon after its start; else ""."""
+        """How it last ended, if it repeatedly ended soon after its start; else ""."""
         is_steady = self.pid and self._clock.monotonic() >= self._began_at + STEADY_AFTER_S
         return "" if is_steady or self._ended_early < _FAILS_AFTER else self._end
 
@@ -77,12 +77,12 @@ class ServingProcess:
         return self._process.pid if self._process is not None else 0
 
     def tell(self, line: bytes) -> None:
-        """Say something, if it runs."""
+        """Write a line to its stdin, if it runs."""
         if self._process is not None and self._process.stdin is not None:
             self._process.stdin.write(line)
 
     async def run(self) -> None:
-        """Until cancelled."""
+        """Run it until cancelled."""
         self._listener.listen(_BACKLOG)
         try:
             while True:
@@ -99,7 +99,7 @@ class ServingProcess:
             self._listener.close()
 
     async def _live(self) -> int:
-        """One process, from its start to its end; its exit code. Raises OSError."""
+        """Run one process to its end, and return its exit code. Raises OSError."""
         process = self._process = await self._started()
         try:
             self.tell(self._first())
@@ -115,8 +115,8 @@ class ServingProcess:
             stdin=asyncio.subprocess.PIPE,
             env={name: os.environ[name] for name in _INHERITED if name in os.environ},
             pass_fds=[descriptor],
-            # Linux shares the CPU among login sessions first (autogroup), and heeds `nice` within one alone: in ours it
-            # would use up the share of the process that decides.
+            # Linux first shares the CPU among login sessions (autogroup), and applies `nice` only within one: in ours
+            # it would use up the control plane's share.
             start_new_session=True,
         )
         _log.info("process.started", name=self._name, pid=process.pid, address=self._address)
@@ -124,7 +124,7 @@ class ServingProcess:
 
 
 async def _stop(process: asyncio.subprocess.Process) -> None:
-    """Have it end, if it has not."""
+    """End it, if it still runs."""
     if process.stdin is not None:
         process.stdin.close()
     try:

@@ -1,8 +1,8 @@
-"""What a control plane stands on, judged by the calls that are made anyway.
+"""Health of a control plane's stores, observed by their regular calls.
 
-A part that fails a call begins a condition; the next call of the kind that works ends it: a read for what
-failed to read, a write for what failed to write. So what is shown can never disagree with what happens.
-Where nobody calls, `health/probing_loop.py` does.
+A failed call begins a condition; the next successful call of its kind ends it: a read after a failed read, a
+write after a failed write. So the shown state never contradicts the calls. Without calls,
+`health/probing_loop.py` makes some.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ if TYPE_CHECKING:
     from nsml.common.clock import Clock
 
 Kinds = tuple[tuple[type[BaseException] | tuple[type[BaseException], ...], ConditionName], ...]
-"""Which condition an error begins: the first row that fits. An error of no row is an answer."""
+"""Conditions by error: the first matching row. An error without a row counts as an answer."""
 
 STORE_KINDS: Final[Kinds] = (
     (DiskFull, ConditionName.DISK_FULL),
@@ -98,7 +98,7 @@ HISTORY_HELD: Final = frozenset(
         "close",
     }
 )
-"""Those that may be answered from memory, or find nothing to write: their success shows nothing."""
+"""Calls that may be answered from memory, or have nothing to write: their success proves nothing."""
 OBJECTS_WRITES: Final = frozenset({"put", "put_many", "delete"})
 
 _FULL: Final = ConditionName.DISK_FULL
@@ -119,13 +119,13 @@ _HISTORY_PARTS: Final = frozenset(
 
 
 class Gauge:
-    """Takes note of how the calls of one part end, and sets its conditions accordingly.
+    """Records results of one part's calls, and sets its conditions accordingly.
 
     Args:
-        subject: what a full disk is named by: "store", "history", "objects".
-        kinds: which error begins which condition.
-        has_disk: whether somebody looks at its disk. Then that alone ends that it is full: a small write
-            can work where others find no room.
+        subject: name of its disk: "store", "history", "objects".
+        kinds: conditions by error.
+        has_disk: whether its disk is checked. Then only a check ends the condition that it is full: a small write
+            may succeed when others find no room.
     """
 
     def __init__(
@@ -145,11 +145,11 @@ class Gauge:
         self._failing: dict[tuple[ConditionName, bool], str] = {}
         self._answered = clock.monotonic()
         self.answered_at = clock.time()
-        """Unix seconds of the last call that was answered."""
+        """Unix seconds of the last answered call."""
 
     @property
     def is_failing(self) -> bool:
-        """Whether any of its conditions stands."""
+        """Whether any of its conditions is active."""
         return bool(self._failing)
 
     @property
@@ -159,11 +159,11 @@ class Gauge:
 
     @property
     def quiet_s(self) -> float:
-        """How long nothing has been answered."""
+        """Seconds since the last answered call."""
         return self._clock.monotonic() - self._answered
 
     def worked(self, *, wrote: bool) -> None:
-        """A call was answered; with `wrote` something was written by it."""
+        """Record an answered call; `wrote`: it wrote something."""
         self._answered = self._clock.monotonic()
         self.answered_at = self._clock.time()
         if self._failing:
@@ -175,7 +175,7 @@ class Gauge:
             self._tell()
 
     def looked(self, short: str) -> None:
-        """Its disk was looked at: how little is free, or "" where there is room."""
+        """Record a check of its disk: a text on low space, or "" if there is room."""
         self._failing = {
             key: short if key[0] is _FULL else evidence
             for key, evidence in self._failing.items()
@@ -184,18 +184,18 @@ class Gauge:
         self._tell()
 
     def failed(self, error: BaseException, *, writing: bool) -> None:
-        """A call ended in an error, which may be an answer."""
+        """Record an error of a call, which may count as an answer."""
         name = next((name for kind, name in self._kinds if isinstance(error, kind)), None)
         if name is None:
             if isinstance(error, Exception):
                 self.worked(wrote=False)
             return
-        # No read can show that there is room again.
+        # No read can prove that there is room again.
         self._failing[name, writing or name is _FULL] = _evidence(error)
         self._tell()
 
     async def seen(self, call: Awaitable[Any], *, writing: bool, is_answer: bool = True) -> Any:
-        """Await a call and take note of its end; of its success only where that is an answer."""
+        """Await a call and record its result; a success only with `is_answer`."""
         try:
             answer = await call
         except BaseException as error:
@@ -216,11 +216,11 @@ class Gauge:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProbedStore:
-    """One thing that a control plane stands on.
+    """One store of a control plane.
 
     Attributes:
-        read, write: the cheapest calls that show whether it reads, and whether it writes; through the
-            same way as everybody's calls, so that its gauge sees them.
+        read, write: the cheapest calls that test reading, and writing; made as regular calls, so that
+            its gauge observes them.
     """
 
     name: str
@@ -235,7 +235,7 @@ def _evidence(error: BaseException) -> str:
 
 
 class ObservedStore:
-    """A `KeyValueStore` whose calls are taken note of."""
+    """A `KeyValueStore` with observed calls."""
 
     def __init__(self, store: KeyValueStore, gauge: Gauge) -> None:
         self._store = store
@@ -246,12 +246,12 @@ class ObservedStore:
         return cast("KeyValue | None", await self._gauge.seen(self._store.get(key), writing=False))
 
     async def list(self, prefix: str, *, revision: int = 0, keys_only: bool = False) -> Listing:
-        """The keys under a prefix."""
+        """List the keys under a prefix."""
         call = self._store.list(prefix, revision=revision, keys_only=keys_only)
         return cast("Listing", await self._gauge.seen(call, writing=False))
 
     async def commit(self, transaction: Transaction) -> TransactionResult:
-        """Decide and apply: a success that put nothing says nothing of whether there is room."""
+        """Decide and apply: a success without a Put does not prove that there is room."""
         lists = (transaction.success, transaction.failure)
         writing = any(isinstance(operation, Put) for one in lists for operation in one)
         try:
@@ -264,11 +264,11 @@ class ObservedStore:
         return result
 
     def watch(self, prefix: str, from_revision: int) -> AsyncGenerator[WatchBatch, None]:
-        """Changes; a stream that is cut resumes by itself and says nothing of it."""
+        """Yield changes; an interrupted stream resumes by itself, unobserved."""
         return self._store.watch(prefix, from_revision)
 
     async def grant(self, ttl_s: float) -> Lease:
-        """A lease; a store that is full refuses it, and another engine grants it all the same."""
+        """Grant a lease; some full stores refuse it, others grant it all the same."""
         try:
             lease = await self._store.grant(ttl_s)
         except BaseException as error:
@@ -278,7 +278,7 @@ class ObservedStore:
         return lease
 
     async def keep_alive(self, lease: Lease) -> Lease:
-        """Renew."""
+        """Renew a lease."""
         return cast("Lease", await self._gauge.seen(self._store.keep_alive(lease), writing=False))
 
     async def revoke(self, lease: Lease) -> None:
@@ -286,15 +286,15 @@ class ObservedStore:
         await self._gauge.seen(self._store.revoke(lease), writing=False)
 
     async def compact(self, revision: int) -> None:
-        """Forget history."""
+        """Drop old revisions."""
         await self._gauge.seen(self._store.compact(revision), writing=False)
 
     async def reclaim(self) -> None:
-        """Make room; whether there is some then, the next put tells."""
+        """Free space; the next Put shows whether there is room."""
         await self._gauge.seen(self._store.reclaim(), writing=False)
 
     async def space(self) -> Space:
-        """How full it is: a member of etcd says so of itself, also where the cluster answers nothing."""
+        """Return how full it is, unobserved: an etcd member reports its own space even if the cluster does not answer."""
         return await self._store.space()
 
     async def members_away(self) -> Mapping[str, str]:
@@ -303,7 +303,7 @@ class ObservedStore:
 
 
 class _Observed:
-    """Anything, with note taken of its coroutines; whatever else it has is passed through."""
+    """Any object with observed coroutines; all other attributes are passed through."""
 
     def __init__(
         self,
@@ -352,10 +352,10 @@ class _ObservedHistory(_Observed):
 
 
 def observed_history(history: History, gauge: Gauge) -> History:
-    """A history whose calls are taken note of."""
+    """Wrap a history so that its calls are observed."""
     return cast("History", _ObservedHistory(history, gauge, HISTORY_WRITES, HISTORY_HELD))
 
 
 def observed_objects(objects: ObjectStore, gauge: Gauge) -> ObjectStore:
-    """An object store whose calls are taken note of."""
+    """Wrap an object store so that its calls are observed."""
     return cast("ObjectStore", _Observed(objects, gauge, OBJECTS_WRITES))

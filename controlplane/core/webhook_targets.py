@@ -1,8 +1,8 @@
-"""Which URLs the platform calls for users. Pure.
+"""Checks of URLs that the platform calls for users. Pure.
 
-Who may set one could otherwise have the control plane call what only it can reach: its own machine, the network
-behind it, the cloud's metadata. So the addresses that a name stands for are looked at, and it is one of
-these very addresses that is called.
+Otherwise users could make the control plane call targets that only it can reach: its own machine, the network
+behind it, the cloud's metadata. So the resolved addresses of a name are checked, and exactly one of these
+addresses is called.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from ipaddress import IPv4Network, IPv6Network
 
 MOST_URL: Final = 2_048
-"""Characters."""
+"""Maximum characters of a URL."""
 _ASK: Final = "ask an administrator: `webhooks_to_private` in the control plane's settings"
 _PORTS: Final = {"https": 443, "http": 80}
 
@@ -34,30 +34,30 @@ class Target(NamedTuple):
 
     @property
     def origin(self) -> str:
-        """What may be shown of it: the rest may be a secret."""
+        """The part that may be displayed: the rest may be a secret."""
         host = f"[{self.host}]" if ":" in self.host else self.host
         port = "" if self.port == _PORTS[self.scheme] else f":{self.port}"
         return f"{self.scheme}://{host}{port}"
 
 
 class Post(Protocol):
-    """Sends one message; `allows_private`: also to private networks and this machine."""
+    """Sends one message."""
 
     @property
     def allows_private(self) -> bool:
-        """Whether any address may be called."""
+        """Whether private networks and this machine may be called, too."""
         ...
 
     async def __call__(self, target: Target, body: bytes, *, owner: str) -> int:
-        """Send for a user, and give the HTTP status; raises InvalidRequest or StateConflict."""
+        """Send for a user, and return the HTTP status; raises InvalidRequest or StateConflict."""
         ...
 
 
 def target_of(url: str, *, allows_private: bool) -> Target:
-    """The parts of a URL; raises InvalidRequest, never with the URL in the words.
+    """Split and check a URL; raises InvalidRequest, never with the URL in its text.
 
-    A host that is an address, or this machine's name for itself, is judged here; what other names stand for is
-    looked up when it is called (`pinned`).
+    A host that is an address, or localhost, is checked here; other names are resolved and checked when called
+    (`pinned`).
     """
     if not 0 < len(url) <= MOST_URL:
         raise InvalidRequest(f"the URL of a webhook has 1 to {MOST_URL:,} characters")
@@ -84,7 +84,7 @@ def target_of(url: str, *, allows_private: bool) -> Target:
 
 
 def _is_private(host: str) -> bool:
-    """Whether a host, as it is written, can be no public one."""
+    """Return whether a host, without resolving it, is certainly not public."""
     name = host.rstrip(".").lower()
     if name == "localhost" or name.endswith(".localhost"):
         return True
@@ -122,10 +122,10 @@ def pinned(
     allows_private: bool,
     own: Iterable[IPv4Network | IPv6Network] = (),
 ) -> str:
-    """The one of a name's addresses to call; raises InvalidRequest.
+    """Choose the address of a name to call; raises InvalidRequest.
 
-    Where one of them must not be called none is: a name that is both is a trick or a mistake. `own`: networks of this
-    machine, whose addresses may be public ones, too.
+    If one of them is forbidden, all are: a name with both is an attack or a mistake. `own`: networks of this
+    machine, which may have public addresses, too.
     """
     if not addresses:
         raise InvalidRequest("the host of the webhook has no address")
