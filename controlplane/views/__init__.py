@@ -1,1 +1,1 @@
-"""Views: TensorBoard, Visdom and the dashboard in a browser, each with its own process, and the way there."""
+"""Views: TensorBoard, Visdom and the dashboard in a browser, each in its own process, and the proxy to them."""

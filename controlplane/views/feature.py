@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 def views(core: Core) -> Views:
-    """Those of this control plane."""
+    """Create the views of this control plane."""
 
     async def still(token: str) -> UserCaller | None:
         who = await core.identities.of_secret(Secret(token), thorough=True)
@@ -39,7 +39,7 @@ def views(core: Core) -> Views:
 
 
 def wire(core: Core) -> Feature:
-    """Offer ViewService, and what is below /view/ and /dashboard."""
+    """Offer ViewService, and the routes below /view/ and /dashboard."""
     servicer = ViewServicer(core.shared(views))
     return Feature(
         services=((views_pb2_grpc.add_ViewServiceServicer_to_server, servicer),),

@@ -1,4 +1,4 @@
-"""/dashboard: whoever has no command line at hand signs in with a token, and is led to a dashboard of their own."""
+"""/dashboard: users without a command line sign in with a token, and are redirected to their own dashboard."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ input, button {{ font: inherit; padding: 0.6em; }}
 
 
 def login_routes(callers: Callers, views: Views) -> list[Route]:
-    """What is answered at /dashboard, and at / of who opens the address that `nsml up` prints."""
+    """Return the routes of /dashboard, and of / for users who open the address printed by `nsml up`."""
 
     async def home(_: Request) -> Response:
         return RedirectResponse(LOGIN, status_code=303, headers=HEADERS)
@@ -79,7 +79,7 @@ def login_routes(callers: Callers, views: Views) -> list[Route]:
 
 async def _led_on(request: Request, callers: Callers, views: Views) -> Response:
     origin, host = (request.headers.get(name, "") for name in ("origin", "host"))
-    # A page of somebody else's would sign in whoever looks at it as somebody else.
+    # Another site's page could sign its visitors in as another user.
     if not is_same_place(origin, host):
         raise Denied("this was not sent by the page itself")
     body = bytearray()
@@ -93,7 +93,7 @@ async def _led_on(request: Request, callers: Callers, views: Views) -> Response:
         raise Denied("a dashboard is for users")
     _, url = await views.open(who, token.strip(), (), Kind.DASHBOARD)
     place = urlsplit(url)
-    # Of this place, however it is called by whoever asks.
+    # A relative address, since the browser may use another name of this host.
     return RedirectResponse(f"{place.path}?{place.query}", status_code=303, headers=HEADERS)
 
 

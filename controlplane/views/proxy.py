@@ -1,4 +1,4 @@
-"""The way from a browser to a view: tickets become cookies, requests and WebSockets go on to the view's socket."""
+"""Proxy from a browser to a view: exchanges tickets for cookies, forwards requests and WebSockets to the view's socket."""
 
 from __future__ import annotations
 
@@ -27,28 +27,28 @@ if TYPE_CHECKING:
 COOKIE: Final = "nsml_view"
 LOGIN: Final = "/dashboard"
 MOST_BODY: Final = 1 << 20
-"""Of what a browser sends."""
+"""Maximum bytes of a request's body."""
 ANSWER_WITHIN_S: Final = 60.0
 USED_EVERY_S: Final = 30.0
-"""How often a WebSocket that is open counts as a use of its view."""
+"""Interval at which an open WebSocket counts as a use of its view."""
 MOST_SHOWN: Final = 4 << 20
-"""Bytes of what a view says at once on a WebSocket: a screen of a thousand cells each way."""
+"""Maximum bytes of a view's WebSocket message: a screen of 1,000 by 1,000 cells."""
 _REFUSED: Final = 1008
 _GONE: Final = 1001
 _SAYS: Final = frozenset({1000, 1008, 1011, *range(4000, 5000)})
-"""Reasons of a view for an end, which go on to the browser."""
+"""A view's close codes that are forwarded to the browser."""
 
 _SENT_ON: Final = frozenset({"accept", "accept-encoding", "content-type", "if-none-match", "range"})
 _NOT_BACK: Final = frozenset(
     {"connection", "keep-alive", "set-cookie", "transfer-encoding", "upgrade", "server", "date"}
 )
 _LOGIN_THERE: Final = {"link": f'<{LOGIN}>; rel="login"'}
-"""By which a page knows that it is behind a gateway, and where one signs in."""
+"""Tells a page that it is behind a gateway, and where to sign in."""
 _NO_TRACE: Final = {"cache-control": "no-store", "referrer-policy": "no-referrer"}
 
 
 def view_routes(views: Views) -> list[Route | WebSocketRoute]:
-    """What is answered below /view/ID/."""
+    """Return the routes below /view/ID/."""
 
     async def view(request: Request) -> Response:
         view_id = request.path_params["view"]
@@ -66,7 +66,7 @@ def view_routes(views: Views) -> list[Route | WebSocketRoute]:
     async def sign_out(request: Request) -> Response:
         view_id = request.path_params["view"]
         origin, host = (request.headers.get(name, "") for name in ("origin", "host"))
-        # A page of somebody else's signs nobody out.
+        # Other sites' pages must not sign users out.
         is_own = is_same_place(origin, host)
         if not is_own or not await views.leave(view_id, request.cookies.get(COOKIE, "")):
             return _refused()
@@ -77,7 +77,7 @@ def view_routes(views: Views) -> list[Route | WebSocketRoute]:
     async def connected(socket: WebSocket) -> None:
         view_id, cookie = socket.path_params["view"], socket.cookies.get(COOKIE, "")
         origin, host = (socket.headers.get(name, "") for name in ("origin", "host"))
-        # A page of somebody else's may not connect, not even with the cookie.
+        # Other sites' pages must not connect, not even with the cookie.
         viewer = views.admit(view_id, cookie) if is_same_place(origin, host) else None
         if viewer is None or not viewer.allows("WEBSOCKET", f"/{socket.path_params['path']}"):
             await socket.close(_REFUSED)
@@ -95,7 +95,7 @@ def _let_in(request: Request, views: Views, view_id: str, ticket: str) -> Respon
     cookie = views.redeem(view_id, ticket)
     if not cookie:
         return _refused()
-    # Without the ticket: it is worth nothing any more, and is to lie in no history.
+    # Without the ticket: it is used up, and should be in no browser history.
     place = f"/view/{view_id}/"
     response = RedirectResponse(place, status_code=303, headers=_NO_TRACE)
     response.set_cookie(
@@ -110,7 +110,7 @@ def _let_in(request: Request, views: Views, view_id: str, ticket: str) -> Respon
 
 
 def _refused() -> Response:
-    """The same for a view that is gone, one of somebody else's, and a ticket that was used."""
+    """Return the same response for an ended view, another user's view, and a used ticket."""
     return PlainTextResponse(
         "this view has ended, or is not open to you\n"
         "nsml tensorboard SESSION, nsml visdom SESSION or nsml dashboard gives a new address;\n"
@@ -129,10 +129,10 @@ async def _passed_on(request: Request, socket: str) -> Response:
     client = httpx.AsyncClient(
         transport=httpx.AsyncHTTPTransport(uds=socket), timeout=ANSWER_WITHIN_S, trust_env=False
     )
-    # Neither cookie nor token: what is shown there needs none, and could tell of it.
+    # Neither cookie nor token: the view needs none, and could leak them.
     headers = {name: value for name, value in request.headers.items() if name in _SENT_ON}
     headers.setdefault("accept-encoding", "identity")  # the library would ask for others
-    # As it came, letter by letter: what was escaped in a path stays so.
+    # Verbatim: escapes in the path are kept.
     target = request.scope["raw_path"] + b"?" + request.scope["query_string"]
     url = httpx.URL("http://view", raw_path=target.removesuffix(b"?"))
     try:
@@ -154,11 +154,11 @@ async def _passed_on(request: Request, socket: str) -> Response:
 
 
 async def _carried(socket: WebSocket, place: str, is_admitted: Callable[[], bool]) -> None:
-    """Pass on what either end says, until one ends, or whoever looks is not admitted any more."""
+    """Forward messages both ways, until one end closes, or the browser is no longer admitted."""
     from websockets.asyncio.client import unix_connect  # noqa: PLC0415 - where that is installed
     from websockets.exceptions import WebSocketException  # noqa: PLC0415
 
-    # What it was asked by has passed: neither cookie nor origin goes on.
+    # The request is already checked: neither cookie nor origin is forwarded.
     target = f"ws://view{socket.url.path}?{socket.url.query}"
     why = _GONE
     try:
@@ -173,7 +173,7 @@ async def _carried(socket: WebSocket, place: str, is_admitted: Callable[[], bool
             if (said := inner.close_code) is not None and said in _SAYS:
                 why = said
     except (OSError, WebSocketException):
-        pass  # it is gone, as it may be
+        pass  # the view has ended, as it may
     with contextlib.suppress(RuntimeError, WebSocketDisconnect):
         await socket.close(why)
 

@@ -49,14 +49,14 @@ class ViewServicer(views_pb2_grpc.ViewServiceServicer):
     async def ListViews(  # noqa: N802
         self, _: pb.ListViewsRequest, __: Context
     ) -> pb.ListViewsResponse:
-        """The caller's."""
+        """List the caller's views; for administrators, all."""
         return pb.ListViewsResponse(views=map(_message, self._views.listed(require_user())))
 
     @answering
     async def StopView(  # noqa: N802
         self, request: pb.StopViewRequest, _: Context
     ) -> pb.StopViewResponse:
-        """End one."""
+        """End a view."""
         await self._views.stop(require_user(), request.id)
         return pb.StopViewResponse()
 

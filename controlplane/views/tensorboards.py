@@ -1,4 +1,4 @@
-"""TensorBoard of one view: event files that grow as sessions report, and the server that reads them."""
+"""TensorBoard of one view: event files that grow with sessions' reports, and the server that reads them."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from nsml.v1.sessions_pb2 import MetricPoint, Session
 
 MOST_BYTES: Final = 512 << 20
-"""Of event files of one view: some seven million points."""
+"""Maximum bytes of one view's event files: some seven million points."""
 RELOAD_EVERY_S: Final = 2
 
 
@@ -38,7 +38,7 @@ class TensorBoard:
         logging.getLogger("werkzeug").setLevel(logging.ERROR)
 
         class OnSocket(program.TensorBoardServer):  # type: ignore[misc]
-            """No port: every user of the machine could call that."""
+            """Listens on a socket, since every user of the machine could connect to a port."""
 
             def __init__(self, wsgi_app: Any, flags: Any) -> None:
                 del flags
@@ -72,4 +72,4 @@ class TensorBoard:
             raise TooLarge(f"more than {MOST_BYTES >> 20} MiB of event files")
 
     async def show(self) -> None:
-        """See Board; the server looks for itself."""
+        """See Board; the server reloads by itself."""

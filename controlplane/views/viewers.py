@@ -1,4 +1,4 @@
-"""Programs that show sessions, as children of the control plane."""
+"""Viewers of sessions, as child processes of the control plane."""
 
 from __future__ import annotations
 
@@ -29,12 +29,12 @@ if TYPE_CHECKING:
     from controlplane.views.views import Viewer, ViewerSpec
 
 START_WITHIN_S: Final = 25.0
-"""With the next one less than clients wait for an answer."""
+"""Together with the next one less than clients' timeout."""
 CHECK_WITHIN_S: Final = 4.0
 STOP_WITHIN_S: Final = 2.0
 _PROGRAM: Final = "controlplane.views.viewing"
 _PROGRAMS: Final = {Kind.DASHBOARD: "tui.web.view"}
-"""Others are no boards of ours, and are known by their names alone."""
+"""Programs that are not boards, known only by name; all other kinds run `_PROGRAM`."""
 _MOST_WORDS: Final = 4_000
 _TITLES: Final = {
     Kind.TENSORBOARD: "TensorBoard",
@@ -44,7 +44,7 @@ _TITLES: Final = {
 
 LAUNCHER: Final = Path(__file__).with_name("visdom_launcher.py")
 VISDOM: Final = "0.3.0"
-"""The version whose paths are known, and whose page gets what it polls for in its order."""
+"""The version with known paths, whose page receives polled messages in order."""
 _ASKED_BY_PAGE: Final = re.compile(r"/(?:socket_wrap|env/[^/]+|compare/[^/]+)")
 _PAGE: Final = re.compile(r"/|/(?:env|compare)/[^/]+|/static/.+|/user/style\.css")
 
@@ -55,9 +55,9 @@ class Viewers:
     """Starts TensorBoard, Visdom and the dashboard; see `views.Viewing`.
 
     Args:
-        url: where browsers reach what we answer over HTTP.
-        server: where a program of this machine calls the control plane without TLS.
-        visdom_python: of the environment that has visdom; None: there is none.
+        url: address of our HTTP routes for browsers.
+        server: address of the control plane without TLS, for programs on this machine.
+        visdom_python: interpreter of the environment with visdom; None: there is none.
     """
 
     def __init__(self, *, url: str, server: str, visdom_python: Path | None = None) -> None:
@@ -98,7 +98,7 @@ class Viewers:
             raise
 
     async def _sound_visdom(self) -> str:
-        """The interpreter whose visdom can be shown; raises StateConflict."""
+        """Return the interpreter with a usable visdom; raises StateConflict."""
         if self._visdom_python is None:
             raise StateConflict(
                 "no visdom is set up where the control plane runs",
@@ -120,7 +120,7 @@ def _check_dashboard() -> None:
 
 
 async def _found_by(python: str) -> Mapping[str, Any] | str:
-    """What the launcher finds in an interpreter's environment, or why that cannot be told."""
+    """Return the launcher's report on an interpreter's environment, or why there is none."""
     try:
         process = await asyncio.create_subprocess_exec(
             *(python, "-I", str(LAUNCHER), "--check"),
@@ -147,7 +147,7 @@ async def _found_by(python: str) -> Mapping[str, Any] | str:
 
 
 def what_is_wrong(python: str, found: Mapping[str, Any] | str) -> StateConflict | None:
-    """Why visdom cannot be shown by an interpreter of which that was found; None where it can."""
+    """Return why visdom cannot be shown by an interpreter with this report; None if it can."""
     if isinstance(found, str):
         return StateConflict(
             f"{python} cannot be run where the control plane runs",
@@ -183,19 +183,19 @@ def _numbers(version: str) -> tuple[int, ...]:
 
 
 def _own_environment() -> dict[str, str]:
-    """Nothing of ours: that may name secrets."""
+    """Return a minimal environment: ours may have secrets."""
     return {name: os.environ[name] for name in ("PATH", "LANG") if name in os.environ}
 
 
 def _allows_looking(method: str, path: str) -> bool:
-    """What visdom's page asks for to be shown: other paths close, change and add windows."""
+    """Return whether visdom's page needs it for display: other paths close, change and add windows."""
     if method == "POST":
         return _ASKED_BY_PAGE.fullmatch(path) is not None
     return _PAGE.fullmatch(path) is not None or path == "/socket_wrap"
 
 
 class _Child:
-    """A viewer. Its standard input is its life line: it ends when that does, with whoever holds it."""
+    """A viewer process. It ends when its stdin closes, so it cannot outlive its parent."""
 
     def __init__(self, process: Process, folder: Path, kind: Kind) -> None:
         self._process = process
@@ -216,7 +216,7 @@ class _Child:
                 stdout=asyncio.subprocess.PIPE,
                 stderr=log,
                 cwd=folder,
-                # Not our terminal's Ctrl-C either.
+                # So that our terminal's Ctrl-C does not reach it.
                 env={**_own_environment(), "HOME": str(folder), "TMPDIR": str(folder)},
                 start_new_session=True,
             )
@@ -237,7 +237,7 @@ class _Child:
         return child
 
     async def begun(self, order: dict[str, object]) -> bool:
-        """Give it its order; whether it says that it answers."""
+        """Send it its order; return whether it reports that it is ready."""
         assert self._process.stdin is not None  # noqa: S101 - asked for when it was started
         assert self._process.stdout is not None  # noqa: S101
         self._process.stdin.write(json.dumps(order).encode() + b"\n")
@@ -272,7 +272,7 @@ class _Child:
             async with asyncio.timeout(STOP_WITHIN_S):
                 await self._process.wait()
         except TimeoutError:
-            # What it has started is of its group.
+            # Its child processes are in its group.
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(self._process.pid, signal.SIGKILL)
             await self._process.wait()

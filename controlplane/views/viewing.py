@@ -1,8 +1,8 @@
-"""The program of one view: reads what sessions report, and has a board show it.
+"""The program of one view: reads sessions' reports, and shows them on a board.
 
-It is a client like any other: it reads with its user's own credential, which is judged at the control
-plane's door with every message, and ends when it is refused. Its order comes on standard input, a line
-of JSON, so that no command line and no environment shows it; the end of that input is the program's end.
+It is a regular client: it reads with its user's own credential, which the control plane checks with every
+message, and ends when refused. Its order is a line of JSON on stdin, so that it appears in no command line
+and no environment; the program ends when stdin closes.
 """
 
 from __future__ import annotations
@@ -33,31 +33,31 @@ if TYPE_CHECKING:
     from nsml.v1.sessions_pb2 import MetricPoint, Session
 
 MOST_MEMORY: Final = 2 << 30
-"""Of one view. TensorBoard keeps up to 25 bytes in memory for each of its event files."""
+"""Memory limit of one view. TensorBoard keeps up to 25 bytes in memory for each of its event files."""
 _NICE: Final = 5
 _BOARDS: Final = {"tensorboard": ("tensorboards", "TensorBoard"), "visdom": ("visdoms", "Visdom")}
-"""Of each kind; its libraries are loaded for itself alone."""
+"""Module and class by kind; only the libraries of the chosen one are loaded."""
 
 
 class Board(Protocol):
-    """A visualisation server, made of its order; what it answers, and where, is its own."""
+    """A visualisation server, created from its order; it defines its own routes and socket."""
 
     def start(self) -> None:
-        """Have it answer."""
+        """Start the server."""
         ...
 
     def add(self, session: Session, points: Sequence[MetricPoint]) -> None:
-        """Take what a session reported; raises ClientError where that is too much."""
+        """Add points reported by a session; raises ClientError if there are too many."""
         ...
 
     async def show(self) -> None:
-        """Show what was added, until cancelled or there is nothing to do for it."""
+        """Show added points, until cancelled; return if there is nothing to do."""
         ...
 
 
 def main() -> NoReturn:
-    """Serve until standard input ends, or a session is not to be read any more (exit code 1)."""
-    # What libraries print goes to the log: the other end waits for one line.
+    """Serve until stdin closes, or a session may not be read any more (exit code 1)."""
+    # Libraries' output goes to the log: the parent waits for one line.
     told = os.dup(sys.stdout.fileno())
     os.dup2(sys.stderr.fileno(), sys.stdout.fileno())
     order = json.loads(sys.stdin.buffer.readline())
@@ -81,7 +81,7 @@ def main() -> NoReturn:
 
 
 def _end_with_input(folder: Path) -> None:
-    """Whoever started us holds the other end, and lets go of it by dying, too."""
+    """Exit when the parent closes our stdin, which its death does, too."""
     while os.read(sys.stdin.fileno(), 4096):
         pass
     shutil.rmtree(folder, ignore_errors=True)
@@ -89,7 +89,7 @@ def _end_with_input(folder: Path) -> None:
 
 
 def _end_without_memory(args: threading.ExceptHookArgs) -> None:
-    """A board of which one thread has ended would show what is not so any more."""
+    """Exit if a thread runs out of memory, since the board would then show outdated data."""
     threading.__excepthook__(args)
     if isinstance(args.exc_value, MemoryError):
         print(f"it needs more than {MOST_MEMORY >> 30} GiB of memory", file=sys.stderr)  # noqa: T201
@@ -114,7 +114,7 @@ async def _follow(order: Mapping[str, Any], board: Board) -> None:
 
 
 async def _add(client: Client, session_id: str, board: Board) -> None:
-    """Give a board what a session reported, and go on as it reports, until it has ended."""
+    """Pass a session's reports to a board, following them until it has ended."""
     session = await client.sessions.get(session_id)
     async with aclosing(read_curves(client, session, follow=True)) as stream:
         async for answer in stream:

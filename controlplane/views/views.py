@@ -1,9 +1,9 @@
-"""Views: visualisation servers beside sessions, and the dashboard. Who has which, who is let in, and when each ends.
+"""Views: visualisation servers of sessions, and the dashboard; their owners, admission, and end.
 
-A view lives in memory, at the control plane that opened it, and so do its tickets and cookies: what is
-kept of those is their fingerprint. It shows what its owner may see, and ends when that is not so any
-more: the program that reads for it does so with the owner's own credential, and what each session and
-credential still allow is looked at again every few seconds.
+A view exists in memory, at the control plane that opened it, and so do the fingerprints of its tickets and
+cookies. It shows only what its owner may see, and ends when that right does: its program reads with the
+owner's own credential, and the rights of the credential to each session are checked again every few
+seconds.
 """
 
 from __future__ import annotations
@@ -36,22 +36,22 @@ if TYPE_CHECKING:
     from nsml.common.clock import Clock
 
 MOST_SESSIONS: Final = 20
-"""In one view."""
+"""Maximum sessions of one view."""
 MOST_OF_USER: Final = 3
 MOST_VIEWS: Final = 12
-"""At one control plane: each is a process of some hundred megabytes."""
+"""Maximum views of one control plane: each is a process of some hundred megabytes."""
 IDLE_S: Final = 1800.0
 TICKET_S: Final = 60.0
 LOOK_EVERY_S: Final = 5.0
-"""How often is looked whether each view may go on."""
+"""Interval of checks whether each view may continue."""
 MOST_TICKETS: Final = 16
-"""Of one view, and of its cookies as many: the oldest is worth nothing then."""
+"""Maximum tickets of one view, and as many cookies: beyond, the oldest becomes invalid."""
 
 _log = structlog.get_logger()
 
 
 class Kind(StrEnum):
-    """Which program shows sessions, by the name of its command; a dashboard shows all, and which is never said."""
+    """The program of a view, by the name of its command; a dashboard takes no sessions: it shows all."""
 
     TENSORBOARD = "tensorboard"
     VISDOM = "visdom"
@@ -60,13 +60,13 @@ class Kind(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ViewerSpec:
-    """How a viewer is started.
+    """How to start a viewer.
 
     Attributes:
-        kind: which program.
-        prefix: of all paths that it answers, such as `/view/ID`.
-        token: the caller's own credential, for the viewer to read with.
-        session_ids: what it shows.
+        kind: the program.
+        prefix: of all its paths, such as `/view/ID`.
+        token: the caller's own credential, with which the viewer reads.
+        session_ids: the shown sessions.
     """
 
     kind: Kind
@@ -80,46 +80,46 @@ class Viewer(Protocol):
 
     @property
     def socket(self) -> str:
-        """Path of the Unix socket on which it answers HTTP."""
+        """Path of its Unix socket for HTTP."""
         ...
 
     @property
     def has_ended(self) -> bool:
-        """Whether it is gone, whoever ended it."""
+        """Whether it has ended, for any reason."""
         ...
 
     def allows(self, method: str, path: str) -> bool:
-        """Whether a browser may ask for that: a path below its prefix, escaped as it came.
+        """Return whether a browser may request this: a path below its prefix, escaped as received.
 
-        The method is WEBSOCKET for a connection that stays.
+        The method is WEBSOCKET for WebSockets.
         """
         ...
 
     async def stop(self) -> None:
-        """End it, and remove what it left; again has no effect."""
+        """End it, and remove its files; idempotent."""
         ...
 
 
 class Viewing(Protocol):
-    """How viewers are reached and started."""
+    """Starts viewers, and knows their address."""
 
     @property
     def url(self) -> str:
-        """Where browsers reach them, without a path."""
+        """Their address for browsers, without a path."""
         ...
 
     async def start(self, spec: ViewerSpec) -> Viewer:
-        """Start one; returns once it answers.
+        """Start a viewer; return once it answers.
 
         Raises:
-            StateConflict: it cannot be started, here or ever.
+            StateConflict: it cannot be started.
         """
         ...
 
 
 @dataclass(slots=True, kw_only=True)
 class View:
-    """One view; `used_at` and `opened_at` are Unix seconds, `used` is of a steady clock."""
+    """One view; `used_at` and `opened_at` are Unix seconds, `used` is monotonic seconds."""
 
     id: str
     kind: Kind
@@ -135,7 +135,7 @@ class View:
 
     @property
     def session_ids(self) -> tuple[str, ...]:
-        """What it shows."""
+        """Ids of the shown sessions."""
         return tuple(one for one, _ in self.sessions)
 
 
@@ -143,13 +143,13 @@ class Views:
     """The views of this control plane.
 
     Args:
-        still: who stands behind a credential now; None: nobody any more.
-        new_id: of letters and digits, like no other.
-        new_secret: a text that nobody can guess.
+        still: returns the current owner of a credential; None: it is no longer valid.
+        new_id: creates a unique id of letters and digits.
+        new_secret: creates an unguessable text.
         fingerprint: of such a text.
 
     Attributes:
-        viewing: set by who answers over HTTP; None: nobody does.
+        viewing: set by the HTTP server; None: HTTP is disabled.
     """
 
     def __init__(
@@ -178,18 +178,18 @@ class Views:
     async def open(
         self, who: UserCaller, token: str, references: Sequence[str], kind: Kind
     ) -> tuple[View, str]:
-        """Show sessions; the view, and the address for one visit.
+        """Show sessions; return the view, and its one-time address.
 
         Args:
             who: the caller.
-            token: the caller's credential, which the viewer reads with.
+            token: the caller's credential, with which the viewer reads.
             references: of sessions.
-            kind: what shows them.
+            kind: the program.
 
         Raises:
             InvalidRequest: no sessions, or more than MOST_SESSIONS; any for a dashboard.
-            NotFound: one that the caller does not see.
-            StateConflict: there is nothing to show them with.
+            NotFound: a session is not visible to the caller.
+            StateConflict: HTTP is disabled, or the viewer cannot be started.
             TooLarge: too many views.
         """
         if kind is Kind.DASHBOARD and references:
@@ -204,7 +204,7 @@ class Views:
             )
         found = [await self._references.find(who, one) for one in references]
         sessions = {one.id: one for one in found}
-        # A user's one at a time: those that come at once would each be another view of the same.
+        # One at a time per user: concurrent calls would open several views of the same sessions.
         async with self._opening.setdefault(who.user.name, asyncio.Lock()):
             view = self._same(who, sessions, kind) or await self._opened(who, token, sessions, kind)
         secret = self._new_secret()
@@ -263,14 +263,14 @@ class Views:
         return view
 
     def listed(self, who: UserCaller) -> list[View]:
-        """The caller's, administrators: everybody's; oldest first."""
+        """List the caller's views, for administrators all; oldest first."""
         return [one for one in self._views.values() if _may(who, SEE, one)]
 
     async def stop(self, who: UserCaller, view_id: str) -> None:
-        """End one of the caller's, administrators: anybody's.
+        """End one of the caller's views, for administrators any.
 
         Raises:
-            NotFound: there is no such view, or it is somebody else's.
+            NotFound: there is no such view, or it is another user's.
         """
         view = self._views.get(view_id)
         if view is None or not _may(who, CHANGE, view):
@@ -280,7 +280,7 @@ class Views:
         await self._end(view, "stopped")
 
     def redeem(self, view_id: str, ticket: str) -> str:
-        """A cookie for a ticket, which is worth nothing from then on; "" where it is not now."""
+        """Exchange a ticket, which is then used up, for a cookie; "" if it is not valid."""
         view = self._views.get(view_id)
         until = view.tickets.pop(self._fingerprint(ticket), 0.0) if view else 0.0
         if view is None or until < self._clock.monotonic():
@@ -290,7 +290,7 @@ class Views:
         return secret
 
     def admit(self, view_id: str, cookie: str) -> Viewer | None:
-        """What shows the view that a cookie is for; None for none. Counts as its use."""
+        """Return the viewer for a cookie, and count it as a use; None if the cookie is not valid."""
         view = self._views.get(view_id)
         if view is None or view.viewer.has_ended or self._fingerprint(cookie) not in view.cookies:
             return None
@@ -298,7 +298,7 @@ class Views:
         return view.viewer
 
     async def leave(self, view_id: str, cookie: str) -> bool:
-        """Forget a cookie, and end the view where it was the last; False where it was for none."""
+        """Invalidate a cookie, and end the view if it was the last; False if it was not valid."""
         view = self._views.get(view_id)
         fingerprint = self._fingerprint(cookie)
         if view is None or fingerprint not in view.cookies:
@@ -309,7 +309,7 @@ class Views:
         return True
 
     async def run(self) -> None:
-        """End views that may not go on, until cancelled; then end all."""
+        """End views that may not continue, until cancelled; then end all."""
         try:
             while True:
                 await self._clock.sleep(LOOK_EVERY_S)
@@ -322,7 +322,7 @@ class Views:
             )
 
     async def _why_over(self, view: View) -> str:
-        """Why it may not go on; "" while it may, or nobody can tell."""
+        """Return why it may not continue; "" if it may, or if that is unknown."""
         if view.viewer.has_ended:
             return "its program ended"
         if self._clock.monotonic() - view.used > IDLE_S:
@@ -355,7 +355,7 @@ def _may(who: UserCaller, action: Action, view: View) -> bool:
 
 
 def _keep(known: OrderedDict[str, float] | OrderedDict[str, None], key: str, value: object) -> None:
-    """Remember a fingerprint, and forget the oldest of too many."""
+    """Add a fingerprint, and drop the oldest ones beyond MOST_TICKETS."""
     known[key] = value  # type: ignore[assignment]
     while len(known) > MOST_TICKETS:
         known.popitem(last=False)

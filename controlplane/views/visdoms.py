@@ -1,4 +1,4 @@
-"""Visdom of one view: plots that are drawn anew as sessions report, and the server that has them."""
+"""Visdom of one view: plots that are redrawn as sessions report, and their server."""
 
 from __future__ import annotations
 
@@ -28,9 +28,9 @@ if TYPE_CHECKING:
     from nsml.view.series import Series
 
 MOST_POINTS: Final = 1_000
-"""Of one line: a plot is drawn anew with all of them."""
+"""Maximum points of one line: a plot is redrawn with all of them."""
 MOST_SERIES: Final = 400
-"""Lines of all sessions of a view, as many of each."""
+"""Maximum lines of a view, divided evenly among its sessions."""
 SHOWN_EVERY_S: Final = 2.0
 TOGETHER: Final = "main"
 """The environment of all sessions, which visdom shows first."""
@@ -53,19 +53,19 @@ class Visdom:
         """See Board.
 
         Raises:
-            RuntimeError: it ended at once; what it said is in the log.
+            RuntimeError: it ended at once; its output is in the log.
         """
         process = subprocess.Popen(
             [self._order["python"], "-I", self._order["launcher"]],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
-            # One of these threads for each core would take memory for nothing.
+            # One such thread per core would waste memory.
             env={**os.environ, "OPENBLAS_NUM_THREADS": "1"},
         )
         assert process.stdin is not None  # noqa: S101 - asked for
         assert process.stdout is not None  # noqa: S101
         order = {"prefix": self._order["prefix"], "socket": self._socket}
-        # What it waits for the end of stays open as long as we live.
+        # Its stdin stays open until we exit; it exits when that closes.
         process.stdin.write(json.dumps(order).encode() + b"\n")
         process.stdin.flush()
         if process.stdout.readline() != b"ready\n":
@@ -95,11 +95,11 @@ class Visdom:
                 began = time.monotonic()
                 for window in self._windows():
                     await self._draw(client, window)
-                # Half of its time is for who looks.
+                # Leave half of its time for viewers.
                 await asyncio.sleep(max(SHOWN_EVERY_S, time.monotonic() - began))
 
     def _windows(self) -> Iterator[dict[str, Any]]:
-        """Those of sessions of which something came, and of all together."""
+        """Yield windows of sessions with new points, and of all sessions together."""
         changed, self._changed = self._changed, set()
         if not changed:
             return
@@ -114,7 +114,7 @@ class Visdom:
         yield from windows(TOGETHER, lines_in_order(together), left_out)
 
     async def _draw(self, client: httpx.AsyncClient, window: Mapping[str, Any]) -> None:
-        """Give it to the server, where it is another than what that has."""
+        """Send a window to the server, if it has changed."""
         body = json.dumps(window, allow_nan=False).encode()
         digest = hashlib.blake2b(body, digest_size=16).digest()
         key = window["eid"], window["win"]
@@ -132,7 +132,7 @@ def _end_with(process: subprocess.Popen[bytes]) -> None:
 
 
 def environment(session: Session, *, taken: Any = ()) -> str:
-    """A session's name as that of an environment, in which visdom takes no slash."""
+    """Return a session's environment, named after it; visdom allows no slash there."""
     name: str = session.name.replace("/", "_")
     return f"{name}_{session.id}" if name in {*taken, TOGETHER} else name
 
@@ -140,7 +140,7 @@ def environment(session: Session, *, taken: Any = ()) -> str:
 def windows(
     eid: str, groups: Mapping[str, Sequence[Series]], left_out: set[str]
 ) -> Iterator[dict[str, Any]]:
-    """What visdom is told to show in an environment: a plot a metric, with a line for each series."""
+    """Yield visdom's windows of an environment: a plot per metric, with a line per series."""
     if left_out:
         words = f"Not every metric of {', '.join(sorted(left_out))} is here: nsml plot -m NAME"
         text = {"type": "text", "content": html.escape(words)}
@@ -165,7 +165,7 @@ def _trace(line: Series) -> dict[str, Any]:
     return {
         "type": "scatter",
         "mode": "lines" if line.points > 1 else "markers",
-        # Plotly takes names for a kind of HTML, in which there are links.
+        # Plotly renders names as a subset of HTML, which includes links.
         "name": html.escape(line.label, quote=False),
         "x": list(line.x),
         "y": [value if math.isfinite(value) else None for value in line.y],
