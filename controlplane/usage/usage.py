@@ -64,7 +64,7 @@ class Live:
 
 
 class Load(NamedTuple):
-    """What all devices do now: history.cells.CLUSTER_FIGURES."""
+    """What all devices do now: history.telemetry_rollup.CLUSTER_FIGURES."""
 
     devices: int
     held: int
