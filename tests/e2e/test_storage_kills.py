@@ -1,7 +1,8 @@
 """Datasets and checkpoints while client, control plane, agent, database and bucket are killed at any moment: what is acknowledged is
 there, and whole, and in the end nothing takes room that nothing refers to.
 
-NSML_SEED repeats one seed; NSML_STORAGE_KILLS: how often one of them is killed.
+NSML_SEED repeats one seed; NSML_STORAGE_KILLS: how often one of them is killed. For more than some 60 times, pytest needs
+`-o faulthandler_timeout=7200`: it takes a test of over a quarter of an hour for one that hangs.
 """
 
 import hashlib
