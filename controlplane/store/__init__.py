@@ -1,1 +1,1 @@
-"""Coordination: etcd behind one door, its embedded twin, tables, caches and the election."""
+"""Coordination: the etcd client, its embedded counterpart, tables, caches and leader election."""

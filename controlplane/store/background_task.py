@@ -1,4 +1,4 @@
-"""A task that lives exactly as long as a block of code, and fails it when it fails."""
+"""A task with the lifetime of a block of code; its failure fails the block."""
 
 from __future__ import annotations
 

@@ -37,9 +37,9 @@ class Change:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Changes:
-    """What happened to the cached tables up to and including `revision`, as one step.
+    """The changes of the cached tables up to and including `revision`, as one step.
 
-    It is one transaction, or, after history was lost, the difference between two listings.
+    One transaction, or, after history was lost, the difference between two listings.
     """
 
     revision: int
@@ -47,9 +47,9 @@ class Changes:
 
 
 class Subscription:
-    """An async iterator of `Changes`: every step since it was made, in order, each once.
+    """An async iterator of `Changes`: every step since its creation, in order, each once.
 
-    Steps wait here until they are taken, so a subscriber that stops reading has to `close` it.
+    Steps are queued, so a subscriber that stops reading has to `close` it.
     """
 
     def __init__(self, forget: Callable[[Subscription], None]) -> None:
@@ -75,7 +75,7 @@ class Subscription:
         self._arrived.set()
 
     def close(self) -> None:
-        """End the iteration after the steps that wait."""
+        """End the iteration after the queued steps."""
         self._is_closed = True
         self._arrived.set()
         self._forget(self)
@@ -85,11 +85,11 @@ class TableCache:
     """Holds every record of some tables, whole revisions at a time.
 
     One watch covers the tables' common prefix, so a transaction over several tables is one step
-    here too. Its owner runs `run()` in a TaskGroup; everything else is synchronous, but for the
-    waiting. A record that cannot be decoded is left out and logged.
+    here too. Its owner runs `run()` in a TaskGroup; everything else is synchronous, except
+    `wait_for`. A record that cannot be decoded is left out and logged.
 
-    Every `relist_every_s` the tables are read anew at the cache's own revision and compared: a
-    server can lose a watch event. What differs is repaired, passed on as a change, and counted in
+    Every `relist_every_s` the tables are read again at the cache's own revision and compared: a
+    server can lose a watch event. Differences are repaired, passed on as changes, and counted in
     `drift`.
     """
 
@@ -116,11 +116,11 @@ class TableCache:
         self._asked = asyncio.Event()
         self._subscriptions: list[Subscription] = []
         self.drift = 0
-        """Records that a periodic listing found to be other than the watch had said."""
+        """Records that a periodic listing found to differ from the watch's."""
 
     @property
     def revision(self) -> int:
-        """Everything up to this revision is in; 0 before the first listing."""
+        """The cache includes all changes up to this revision; 0 before the first listing."""
         return self._revision
 
     def get(self, table: Table[T], key: str) -> Stored[T] | None:
@@ -132,7 +132,7 @@ class TableCache:
         return self._records[table.prefix]
 
     def changes(self, *, initial: bool = False) -> Subscription:
-        """Return every step from now on; with `initial`, what is there now comes first."""
+        """Return every step from now on; with `initial`, the current records come first."""
         subscription = Subscription(self._subscriptions.remove)
         if initial:
             there = [
@@ -145,10 +145,10 @@ class TableCache:
         return subscription
 
     async def wait_for(self, revision: int) -> None:
-        """Return once everything up to `revision` is in (1: once there is anything at all).
+        """Return once everything up to `revision` is included (1: after the first listing).
 
-        Revisions outside the tables do not arrive by the watch, so after a short patience the
-        tables are listed anew.
+        Revisions outside the tables do not arrive by the watch, so after `patience_s` the
+        tables are listed again.
         """
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(self._patience_s):
@@ -163,10 +163,10 @@ class TableCache:
             await self._reached.wait_for(lambda: self._revision >= max(revision, 1))
 
     async def run(self) -> None:
-        """Follow the store until cancelled; outages are waited out.
+        """Follow the store until cancelled; outages are retried.
 
         Raises:
-            StoreReplaced, StoreRefused: nothing more can be followed.
+            StoreReplaced, StoreRefused: the store cannot be followed any more.
         """
         while True:
             try:
@@ -179,7 +179,7 @@ class TableCache:
                 await self._clock.sleep(RETRY_S)
 
     async def _follow(self) -> None:
-        """Apply batches as they come; between two of them, list anew when it is due or asked."""
+        """Apply batches as they arrive; list again between two of them when due or requested."""
         relist_at = self._clock.monotonic() + self._relist_every_s
         watch = self._store.watch(self._prefix, self._revision + 1)
         coming = asyncio.ensure_future(anext(watch))
@@ -221,7 +221,7 @@ class TableCache:
         await self._advance(batch.revision, found)
 
     async def _relist(self) -> None:
-        """Take the tables as they are now; subscribers get the difference, once."""
+        """Replace the records by a new listing; subscribers get the difference, once."""
         listing = await self._store.list(self._prefix)
         before = self._revision
         found = self._difference(listing.items)
@@ -248,7 +248,7 @@ class TableCache:
             self._log.error("cache.drift_repaired", records=len(found), first=paths)
 
     def _difference(self, items: Iterable[KeyValue]) -> list[Change]:
-        """Make the records those of a listing; return what that changed."""
+        """Replace the records by those of a listing; return the changes."""
         found: list[Change] = []
         listed: dict[str, set[str]] = {table.prefix: set() for table in self._tables}
         for item in items:

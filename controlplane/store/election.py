@@ -1,8 +1,8 @@
-"""Who decides: one leader at a time, and a number that fences what an older one still does.
+"""Leader election: one leader at a time, and a number that fences writes of earlier leaders.
 
 The leader key exists under a lease. Its create_revision is the *term*: it grows with every leader,
-and a transaction that compares it is refused as soon as there is another one. The lease and the
-clock only tell a leader early that it should stop; what makes it safe is the comparison.
+and a transaction that compares it is refused once there is another leader. The lease and the
+clock only let a leader stop early; the comparison makes it safe.
 """
 
 from __future__ import annotations
@@ -44,11 +44,11 @@ if TYPE_CHECKING:
 
 LEADER_KEY: Final = "leader"
 DEPOSED_KEY: Final = "leader.deposed"
-"""Written by each deposing, so that no two follow one another too soon, whoever does it."""
+"""Written by each deposing, by any member, to keep them apart in time."""
 WORD_KEY: Final = "leader.word"
-"""What a leader that resigned tells the next one, who takes it away; it ends with the lease of who left it."""
+"""A resigning leader's message to the next one, which deletes it; it ends with the resigning leader's lease."""
 DEFAULT_TTL_S: Final = 3.0
-"""Where the caller says none; a control plane says that of its settings (`lease_s`)."""
+"""Default; a control plane uses its setting `lease_s`."""
 VALID_SHARE: Final = 0.6
 """Share of the lease after which an unrenewed leader stops: well before another can be elected."""
 RENEWALS_PER_TTL: Final = 6
@@ -62,13 +62,13 @@ class LeadershipLost(StoreError):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Candidate:
-    """Who stands for election.
+    """A candidate of an election.
 
     Attributes:
         member: the id of this control plane, unique among all.
-        address: where others reach it, for forwarding.
-        is_tls: whether that takes mutual TLS.
-        process: of this process alone: one that is started again under the name has another.
+        address: its address for forwarded calls.
+        is_tls: whether that address needs mutual TLS.
+        process: id of this process: a restarted one under the same name has another.
     """
 
     member: str
@@ -79,7 +79,7 @@ class Candidate:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Leader:
-    """Who leads, and its fencing number; the rest as in `Candidate`."""
+    """The leader and its fencing number; the rest as in `Candidate`."""
 
     member: str
     address: str
@@ -91,14 +91,14 @@ class Leader:
 async def watch_leader(
     store: KeyValueStore, *, clock: Clock, key: str = LEADER_KEY
 ) -> AsyncGenerator[Leader | None, None]:
-    """Yield who leads now, and then each change; None while nobody does."""
+    """Yield the current leader, then each change; None while there is none."""
     async with contextlib.aclosing(follow_key(store, key, clock=clock)) as items:
         async for item in items:
             yield None if item is None else _leader(item)
 
 
 async def last_deposed(store: KeyValueStore) -> int:
-    """The revision at which a leader was deposed last; 0 if none ever was."""
+    """The revision of the last deposing; 0 if there was none."""
     item = await store.get(DEPOSED_KEY)
     return 0 if item is None else item.mod_revision
 
@@ -108,8 +108,8 @@ async def depose(
 ) -> bool:
     """Remove a leader that is known to be dead before its lease ends.
 
-    Safe even if it is alive: what it still sends is fenced. False if it leads no longer, or if
-    somebody was deposed after `last`, where that is given.
+    Safe even if it is alive: its later writes are fenced. False if it leads no longer, or if
+    a leader was deposed after `last` (None: not checked).
     """
     word = json.dumps({"member": leader.member, "term": leader.term}).encode()
     compares = [created_at(key, leader.term)]
@@ -127,12 +127,12 @@ async def depose(
 class Leadership:
     """The time during which this process leads, as an async context manager.
 
-    Entering waits until elected, with a lease at hand: between two leaders every write counts.
-    Leadership can be lost at any moment: then the body is cancelled and the block raises
-    LeadershipLost. On the way out the leader key is given back, after the body has ended or, with
+    Entering waits until elected, with a lease prepared in advance: between two leaders every write
+    counts. Leadership can be lost at any moment: then the body is cancelled and the block raises
+    LeadershipLost. On exit the leader key is deleted, after the body has ended or, with
     `leave`, before, so that the next leader begins at once.
 
-    Every write of a leader goes through `commit`, or has `fence` among its compares.
+    Every write of a leader uses `commit`, or has `fence` among its compares.
 
     Args:
         ttl_s: lease of the leader key. The body is cancelled 0.6 of it after the last renewal
@@ -163,13 +163,13 @@ class Leadership:
 
     @property
     def inherited(self) -> bytes | None:
-        """The word of a predecessor who resigned a moment ago, if any was heard."""
+        """The message of a predecessor that has just resigned; None if there was none."""
         return self._inherited
 
     def leave(self, word: bytes) -> None:
-        """End this term at once, with a word for the next leader; the body is to end now.
+        """End this term at once, with a message for the next leader; end the body now.
 
-        What the body still commits is fenced.
+        Later commits of the body are fenced.
         """
         if self._lease is not None and self._leaving is None:
             leaving = self._leave_word(word, self._lease)
@@ -182,12 +182,12 @@ class Leadership:
 
     @property
     def fence(self) -> Compare:
-        """True only while this term lasts: belongs into every transaction of the leader."""
+        """True only during this term: put it into every transaction of the leader."""
         return created_at(self._key, self._term)
 
     @property
     def is_valid(self) -> bool:
-        """Whether the lease surely lives: ask before acting outside the store."""
+        """Whether the lease is surely alive: check it before acting outside the store."""
         return self._leaving is None and self._clock.monotonic() < self._valid_until
 
     async def commit(self, transaction: Transaction) -> TransactionResult:
@@ -229,7 +229,7 @@ class Leadership:
         return await self._stack.__aexit__(kind, error, trace)
 
     async def _campaign(self) -> None:
-        """Wait until nobody leads and take the key; outages are waited out."""
+        """Wait until there is no leader and claim the key; outages are retried."""
         while not self._term:
             try:
                 self._renewed(lease := await self._store.grant(self._ttl_s))
@@ -241,7 +241,7 @@ class Leadership:
                 await self._clock.sleep(CAMPAIGN_RETRY_S)
 
     async def _hold(self, lease: Lease) -> None:
-        """Keep a lease alive that nothing hangs on yet.
+        """Renew a lease that has no keys yet.
 
         Raises:
             LeaseLost: it has ended.
@@ -252,11 +252,11 @@ class Leadership:
                 self._renewed(lease := await self._store.keep_alive(lease))
 
     async def _take_when_vacant(self, lease: Lease) -> None:
-        """Try to take the key once nobody has it; look again now and then."""
+        """Try to claim the key once it is vacant; look again now and then."""
         listing = await self._store.list(self._key)
         if all(item.key != self._key for item in listing.items):
             return await self._take(lease)
-        # The time-out is for a deletion that the watch has lost.
+        # The timeout covers a deletion that the watch has lost.
         with contextlib.suppress(TimeoutError, Compacted):
             async with asyncio.timeout(2 * self._ttl_s) as patience:
                 # From now on: the history since the holder's election may be gone.
@@ -270,13 +270,13 @@ class Leadership:
         return None
 
     async def _take(self, lease: Lease) -> None:
-        """Put the leader key if there is none: then we have a term."""
+        """Put the leader key if there is none: this starts a term."""
         try:
             if self._clock.monotonic() >= self._valid_until:
                 self._renewed(await self._store.keep_alive(lease))
             await self._put_key(lease)
         except BaseException:
-            # Whether the key is there is not known: it must not stay, nor may the lease be used again.
+            # The key may have been written: it must not stay, nor may the lease be used again.
             await self._give_back(lease)
             raise
 
@@ -308,7 +308,7 @@ class Leadership:
 
     async def _renew(self) -> None:
         """Keep the lease alive; raise LeadershipLost as soon as it may not be."""
-        # Renew at once: of the lease that one is elected with, a part has passed.
+        # Renew at once: part of the lease has passed during the election.
         lease, pause_s = self._lease, 0.0
         while lease is not None:
             left_s = self._valid_until - self._clock.monotonic()
@@ -343,7 +343,7 @@ class Leadership:
                     raise LeadershipLost(f"term {self._term} was ended by somebody else")
 
     async def _position_after_a_look(self, position: int) -> int:
-        """Where to watch from when history is gone; the same place when the store does not answer."""
+        """The revision to watch from after a compaction; unchanged while the store does not answer."""
         try:
             listing = await self._store.list(self._key)
         except StoreUnavailable:
@@ -364,7 +364,7 @@ class Leadership:
             await self._give_back(lease)
 
     async def _leave_word(self, word: bytes, lease: Lease) -> bool:
-        """Give the leader key back with a word for the next one; whether that was surely done."""
+        """Delete the leader key, leaving a message for the next leader; return whether that is certain."""
         put = Put(key=WORD_KEY, value=word, lease=lease.id)
         leave = Transaction(compares=(self.fence,), success=(Delete(key=self._key), put))
         try:
@@ -374,7 +374,7 @@ class Leadership:
             return False
 
     async def _give_back(self, lease: Lease) -> None:
-        """Revoke a lease; one that cannot be revoked ends by itself."""
+        """Revoke a lease; if that fails, it expires."""
         try:
             await self._store.revoke(lease)
         except StoreError as error:

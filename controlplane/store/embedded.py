@@ -1,11 +1,11 @@
 """The embedded store: etcd's semantics over one SQLite file, for one process.
 
-One connection writes and check-points, and no other ever does: SQLite before 3.51.3 can corrupt a
-WAL that two connections check-point at once.
+One connection writes and checkpoints, and no other ever does: SQLite before 3.51.3 can corrupt a
+WAL that two connections checkpoint at once.
 
-On a file, what arrives together shares one SQLite transaction, and so one fsync; each commit has a
+On a file, concurrent writes share one SQLite transaction, and so one fsync; each commit has a
 revision of its own. On ":memory:" everything happens at once in the caller, without a thread or a
-turn of the event loop, so that a simulation on a virtual clock can be repeated exactly.
+turn of the event loop, so that a simulation on a virtual clock is reproducible.
 """
 
 from __future__ import annotations
@@ -48,17 +48,17 @@ if TYPE_CHECKING:
     from nsml.common.clock import Clock, Offload
 
 GROUP_MAX: Final = 256
-"""Most units of work that share one SQLite transaction."""
+"""Maximum units of work in one SQLite transaction."""
 
 LEASE_RETRY_S: Final = 1.0
-"""Pause before the end of a lease that the disk refused is tried again."""
+"""Pause before retrying to end a lease after a disk error."""
 
 T = TypeVar("T")
 
 
 @dataclass(slots=True)
 class _Request:
-    """A unit of work on its way to the file, and where its outcome goes."""
+    """A queued unit of work, and the future of its result."""
 
     unit: Callable[[], Any]
     outcome: asyncio.Future[Any]
@@ -75,7 +75,7 @@ class _LiveLease:
     ttl_s: float
     deadline: float
     is_ended: bool = False
-    """Its time was up or it was revoked, and its keys could not be deleted yet."""
+    """It expired or was revoked, but its keys could not be deleted yet."""
 
 
 class EmbeddedStore:
@@ -119,7 +119,7 @@ class EmbeddedStore:
         self._requested = asyncio.Event()
         self._leases: dict[int, _LiveLease] = {}
         self._leases_changed = asyncio.Event()
-        # A dictionary for a set: who wakes first must not depend on where things lie in memory.
+        # A dictionary as a set: the order of waking must not depend on memory addresses.
         self._watchers: dict[_Watcher, None] = {}
 
     async def __aenter__(self) -> Self:
@@ -215,20 +215,20 @@ class EmbeddedStore:
         return await self._do(partial(self._writing().transact, transaction))
 
     async def compact(self, revision: int) -> None:
-        """Forget the history before `revision`."""
+        """Discard the history before `revision`."""
         await self._do(partial(self._writing().compact, revision))
 
     async def reclaim(self) -> None:
-        """Compact up to now; SQLite uses the freed pages again."""
+        """Compact up to now; SQLite reuses the freed pages."""
         await self.compact(revisions.counter(self._reading(), "revision"))
 
     async def space(self) -> Space:
-        """How full it is."""
+        """Return the used and total space."""
         used = revisions.space_used(self._reading())
         return Space(used_bytes=used, quota_bytes=self._quota_bytes)
 
     async def members_away(self) -> Mapping[str, str]:
-        """None: there are no members."""
+        """Empty: there are no members."""
         return {}
 
     def _writing(self) -> Revisions:
@@ -237,7 +237,7 @@ class EmbeddedStore:
         return self._revisions
 
     async def _do(self, unit: Callable[[], T]) -> T:
-        """Carry out one unit of work and return what it returned, or raise what it raised."""
+        """Run one unit of work and return its result, or raise its exception."""
         return await self._outcome(self._ask(unit))
 
     async def _outcome(self, request: asyncio.Future[T]) -> T:
@@ -254,7 +254,7 @@ class EmbeddedStore:
             raise CommitUnknown("the store's disk did not answer in time") from None
 
     def _ask(self, unit: Callable[[], T]) -> asyncio.Future[T]:
-        """Queue one unit of work, or on ":memory:" do it now."""
+        """Queue one unit of work; on ":memory:" run it now."""
         request = _Request(unit, asyncio.get_running_loop().create_future())
         if self._path == MEMORY:
             self._settle([request], *self._writing().group([unit]))
@@ -264,7 +264,7 @@ class EmbeddedStore:
         return request.outcome
 
     async def _write(self) -> None:
-        """Carry out what is queued, in groups; on a file the only user of the connection."""
+        """Run queued work, in groups; on a file the only user of the connection."""
         while True:
             await self._requested.wait()
             self._requested.clear()
@@ -302,7 +302,7 @@ class EmbeddedStore:
             else:
                 request.outcome.set_result(outcome)
 
-    # Leases: the file knows which there are, the clock in this process when they end. After a
+    # Leases: the file has the list of leases, this process's clock their ends. After a
     # restart every lease has its whole time again, as with etcd.
 
     async def grant(self, ttl_s: float) -> Lease:
@@ -328,7 +328,7 @@ class EmbeddedStore:
             await self._outcome(self._end_lease(lease.id))
 
     def _end_due_leases(self) -> None:
-        """Queue the end of every lease whose time is up, before anything that comes after."""
+        """Queue the end of every expired lease, before any later work."""
         now = self._clock.monotonic()
         for lease_id in [key for key, live in self._leases.items() if live.deadline <= now]:
             self._end_lease(lease_id)
@@ -360,7 +360,7 @@ class EmbeddedStore:
                     await self._leases_changed.wait()
 
     async def _retire(self) -> None:
-        """Compact history that is older than the retention."""
+        """Compact history older than the retention."""
         oldest = revisions.counter(self._reading(), "revision")
         while True:
             await self._clock.sleep(self._retention_s)

@@ -1,12 +1,12 @@
-"""The store on an etcd cluster: a thin client of our own on grpc.aio.
+"""The store on an etcd cluster: a thin client on grpc.aio.
 
-Why our own: the clients that exist lack what the house needs, each something else: leases on keys,
-TLS, deadlines, a watch that resumes, a new login when the token expires.
+Existing clients each lack something that we need: leases on keys, TLS, deadlines, a watch that
+resumes, or a new login when the token expires.
 
 Servers 3.4 have faults that this client does not hide but that callers are safe from: a keep-alive
 may succeed on a revoked lease, a read may be stale after a process was paused, a watch may lose an
-event after a compaction. So leadership is decided by compares, decisions come from what a
-transaction compared, and caches list everything anew now and then.
+event after a compaction. So leadership is decided by compares, decisions are based on compared
+values of a transaction, and caches list everything again now and then.
 """
 
 from __future__ import annotations
@@ -68,7 +68,7 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 PAGE_KEYS: Final = 1000
-"""Keys that a listing asks for at a time."""
+"""Page size of a listing, in keys."""
 RECLAIM_DEADLINE_S: Final = 60.0
 SPACE_DEADLINE_S: Final = 2.0
 WATCH_RETRY_S: Final = 0.1
@@ -85,11 +85,11 @@ class EtcdStore:
 
     Args:
         endpoints: https://HOST:PORT, or http:// on this machine, or unix:///PATH.
-        root: every key is stored under this, so that an etcd can be shared.
+        root: prefix of every key, so that an etcd can be shared.
         try_s: how long one member may take over a read before the next one is tried.
         floor_revision: a revision that this store is known to have reached.
-        progress_every_s: how often a quiet watch asks for a sign of life; twice as long without
-            one and it goes to another member.
+        progress_every_s: how often a quiet watch asks for a progress message; after twice as long
+            without one it switches to another member.
 
     Raises:
         StoreUnavailable, StoreRefused, StoreReplaced: (on entering) no sound server answers, and why.
@@ -142,7 +142,7 @@ class EtcdStore:
 
     @property
     def highest_revision(self) -> int:
-        """The highest revision seen; keep it, and give it as `floor_revision` next time."""
+        """The highest revision seen; keep it as the next `floor_revision`."""
         return self._highest
 
     # Reads
@@ -160,7 +160,7 @@ class EtcdStore:
             except Compacted:
                 if revision:
                     raise
-                # Compacted between two pages: begin again at a newer revision.
+                # Compacted between two pages: start again at a newer revision.
                 self._log.info("listing.restarted", prefix=prefix)
 
     async def _list_pages(self, prefix: str, revision: int, *, keys_only: bool) -> Listing:
@@ -245,7 +245,7 @@ class EtcdStore:
         )
 
     async def compact(self, revision: int) -> None:
-        """Forget the history before `revision`."""
+        """Discard the history before `revision`."""
         await self._compact(revision, is_physical=False)
 
     async def _compact(self, revision: int, *, is_physical: bool) -> None:
@@ -254,7 +254,7 @@ class EtcdStore:
         async def attempt(member: Member, timeout_s: float) -> pb.CompactionResponse:
             return await member.compact(request, timeout=timeout_s, metadata=self._cluster.metadata)
 
-        # "Compacted already" is what was asked for. A compaction may be repeated.
+        # "Compacted already" is success. A compaction may be repeated.
         with contextlib.suppress(Compacted):
             await self._call(
                 attempt,
@@ -284,7 +284,7 @@ class EtcdStore:
             raise StoreUnavailable(f"etcd: {error.details()}") from error
 
     async def space(self) -> Space:
-        """How full the current member's database is. Before 3.6 etcd does not say its quota."""
+        """Return the used and total space of the current member's database. Before 3.6 etcd does not report its quota."""
         try:
             found = await self._cluster.current.status(pb.StatusRequest(), timeout=SPACE_DEADLINE_S)
         except grpc.aio.AioRpcError as error:
@@ -293,9 +293,9 @@ class EtcdStore:
         return Space(used_bytes=found.dbSizeInUse, quota_bytes=quota)
 
     async def members_away(self) -> Mapping[str, str]:
-        """Those of several endpoints that do not answer, with the reason of each.
+        """Return the endpoints that do not answer, if there are several, with the reason of each.
 
-        One that has no leader is cut off from the others where they have one; without most members nobody has.
+        A member without a leader is cut off if others have one; without a quorum none has one.
         """
         members = self._cluster.members
         if len(members) == 1:
@@ -309,7 +309,7 @@ class EtcdStore:
         }
 
     async def _defragment(self, member: Member) -> None:
-        """Give a member's free pages back; one that is away does not keep the others from it."""
+        """Defragment a member; errors of an unavailable one are skipped."""
         try:
             await member.ready(2.0, is_alone=False)
             await member.defragment(
@@ -325,7 +325,7 @@ class EtcdStore:
     async def grant(self, ttl_s: float) -> Lease:
         """Make a lease of at least `ttl_s` seconds, rounded up to whole ones.
 
-        A try whose answer is lost leaves a lease without keys behind, which ends by itself.
+        A try with a lost answer leaves a lease without keys, which expires.
         """
         request = pb.LeaseGrantRequest(TTL=max(1, math.ceil(ttl_s)))
 
@@ -387,7 +387,7 @@ class EtcdStore:
                     self._highest = max(self._highest, batch.revision if batch.events else 0)
                     yield batch
             await self._clock.sleep(WATCH_RETRY_S)
-            # A quorum has to answer, and not from the past, before the watch goes on.
+            # A quorum has to answer, and not with an old revision, before the watch goes on.
             with contextlib.suppress(StoreUnavailable):
                 await self._revision()
 

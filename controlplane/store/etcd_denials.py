@@ -1,4 +1,4 @@
-"""Whether an etcd that does not answer is away, or denies us: by what gRPC says of a connection."""
+"""Whether an unanswering etcd is unavailable, or rejects us: by gRPC's error text for the connection."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ _ADVICE: Final = (
         "what listens there does not speak TLS: another port, or http:// on this machine",
     ),
     (
-        "TSI_DATA_CORRUPTED",  # of an alert that ends a connection whose handshake was done
+        "TSI_DATA_CORRUPTED",  # of an alert that ends a connection after its handshake
         "it takes another certificate than ours: etcd_certificate and etcd_key, nsml up --etcd-cert",
     ),
     (
@@ -31,16 +31,16 @@ _SILENT: Final = ("before receiving SETTINGS frame", "Handshake read failed", "D
 
 
 def denial(details: str) -> str:
-    """What to try where a server is there, and it or its certificate is not taken; "" while one is away.
+    """Return advice if the server answers but it or its certificate is rejected; "" if it is unavailable.
 
     Args:
-        details: of a call that did not wait for the connection.
+        details: error details of a call that did not wait for the connection.
     """
     return next((advice for words, advice in _ADVICE if words in details), "")
 
 
 def reason(details: str) -> str:
-    """What keeps a member from answering, for people; `details` as for `denial`."""
+    """Describe why a member does not answer, for people; `details` as for `denial`."""
     if any(words in details for words in _SILENT):
         return "it says nothing (one that starts waits for most of the cluster's members)"
     return _LAST_ERROR.sub("", details)

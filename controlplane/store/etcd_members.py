@@ -1,7 +1,7 @@
-"""Connections to the members of an etcd cluster, and what may be tried again after a failure.
+"""Connections to the members of an etcd cluster, and the rules of retries.
 
-The rule: a read may be repeated; a write may be repeated only when it surely was not applied.
-Everything that a server or gRPC can answer is sorted here, by `_verdict`.
+A read may be repeated; a write may be repeated only when it surely was not applied.
+All errors of servers and gRPC are classified by `_verdict`.
 """
 
 from __future__ import annotations
@@ -43,12 +43,12 @@ Response = TypeVar("Response", bound="Message")
 Verdict = Literal["retry", "login", "unknown"]
 
 END: Final[Any] = grpc.aio.EOF  # type: ignore[attr-defined]
-"""What reading a stream gives after its last message."""
+"""The result of reading a stream after its last message."""
 
 RECEIVE_MAX_BYTES: Final = 64 << 20
 
 NO_LEADER: Final = "it has no leader: too few of the cluster's members run"
-"""The obstacle of a member that answers, and cannot decide alone."""
+"""The obstacle of a member that answers, but cannot decide alone."""
 
 _OBSTACLE_S: Final = 0.5
 
@@ -59,8 +59,8 @@ _CHANNEL_OPTIONS: Final = (
     ("grpc.initial_reconnect_backoff_ms", 50),
     ("grpc.min_reconnect_backoff_ms", 500),
     ("grpc.max_reconnect_backoff_ms", 500),
-    # The last resort: calls have deadlines, and a watch asks for signs of life. etcd closes connections
-    # that ping more often than every five seconds. Without the third, silence lasts for a minute.
+    # The last resort: calls have deadlines, and a watch asks for progress messages. etcd closes connections
+    # that ping more often than every five seconds. The third option's default is a minute of silence.
     ("grpc.keepalive_time_ms", 10_000),
     ("grpc.keepalive_timeout_ms", 3_000),
     ("grpc.http2.ping_timeout_ms", 3_000),
@@ -71,7 +71,7 @@ _CHANNEL_OPTIONS: Final = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Tls:
-    """What an encrypted connection needs, as PEM bytes; certificate and key for mutual TLS."""
+    """Certificates of an encrypted connection, as PEM; certificate and key for mutual TLS."""
 
     ca: bytes
     certificate: bytes | None = None
@@ -82,7 +82,7 @@ class Tls:
 class Login:
     """A user of etcd's own access control; a password that may change is read at each login.
 
-    Where it cannot be read just now, that raises StoreUnavailable.
+    Reading it raises StoreUnavailable if it cannot be read now.
     """
 
     user: str
@@ -94,23 +94,23 @@ class Login:
 
 
 class LeaseNotFound(StoreError):
-    """The server does not know the lease; callers know which one it was."""
+    """The server does not know the lease; the caller knows which one it was."""
 
 
 class StoreBehind(StoreUnavailable):
-    """A read was answered from a revision that is older than one we have seen.
+    """A read was answered from an older revision than one seen before.
 
-    Servers 3.4 may do so for a moment after their process was paused; a store that goes on doing
+    Servers 3.4 may do so for a moment after their process was paused; a store that keeps doing
     so has been replaced.
     """
 
 
 class ReplyTooLarge(StoreError):
-    """The answer is over the receive cap: ask for less at a time."""
+    """The answer exceeds the receive limit: request less at a time."""
 
 
 class Attempt(Protocol[T_co]):
-    """One try of a call on one member, within a time-out in seconds."""
+    """One try of a call on one member, with a timeout in seconds."""
 
     def __call__(self, member: Member, timeout_s: float, /) -> Awaitable[T_co]:
         """Return the answer or raise grpc.aio.AioRpcError."""
@@ -121,7 +121,7 @@ def plain_or_tls(endpoint: str) -> tuple[str, bool]:
     """Return gRPC's target for an endpoint URL and whether it is encrypted.
 
     Raises:
-        ValueError: not a URL of a kind that we speak, or plain text to another machine.
+        ValueError: an unsupported URL, or plain text to another machine.
     """
     url = urlsplit(endpoint)
     if url.scheme == "unix" and url.path:
@@ -191,7 +191,7 @@ class Member:
         )
 
     async def obstacle(self, timeout_s: float) -> str:
-        """What keeps calls from being answered, "" for nothing: those that wait are not told."""
+        """Return why calls are not answered, "" if they are: waiting calls do not report it."""
         try:
             answer = await self.status(pb.StatusRequest(), timeout=timeout_s)
         except grpc.aio.AioRpcError as error:
@@ -199,12 +199,12 @@ class Member:
         return "" if answer.leader else NO_LEADER
 
     async def ready(self, timeout_s: float, *, is_alone: bool = True) -> None:
-        """Return once connected to a server whose version is sound.
+        """Return once connected to a server of a sound version.
 
-        A member that is alone is waited for; one of several fails at once when it is not there.
+        A single member is waited for; one of several fails at once when it is unavailable.
 
-        Calls that follow fail at once, instead of hanging on a connection that is not there, so
-        that what was never sent can be told from what may have been applied.
+        Later calls fail at once, instead of waiting for a missing connection, so that calls that
+        were never sent are distinguishable from calls that may have been applied.
         """
         state = self.channel.get_state(try_to_connect=True)
         if self.is_verified and state is grpc.ChannelConnectivity.READY:
@@ -215,18 +215,18 @@ class Member:
 
 
 def refuse_unsound(version: str) -> None:
-    """Raise StoreRefused for a server whose version is known to lose writes, or is too old."""
+    """Raise StoreRefused for a server version that is known to lose writes, or is too old."""
     why = why_unsound(version)
     if why:
         raise StoreRefused(why)
 
 
 class Cluster:
-    """The members of a cluster, tried in turn; deadlines, repetition and login in one place.
+    """The members of a cluster, tried in turn, with deadlines, retries and login.
 
     Args:
-        deadline_s: how long a call tries altogether.
-        try_s: how long the first try of a read waits; later tries wait longer.
+        deadline_s: timeout of a call with all its tries.
+        try_s: timeout of the first try of a read; later tries wait longer.
     """
 
     def __init__(
@@ -257,7 +257,7 @@ class Cluster:
 
     @property
     def metadata(self) -> tuple[tuple[str, str], ...]:
-        """What goes along with each call: who we are, where the server asks."""
+        """Metadata of each call: the login token, if the server requires one."""
         return () if self._token is None else (("token", self._token),)
 
     @property
@@ -266,7 +266,7 @@ class Cluster:
         return self.members[self._turn % len(self.members)]
 
     def rotate(self, failed: Member) -> None:
-        """Let the next member have its turn, unless somebody has seen to it already."""
+        """Switch to the next member, unless that was done already."""
         failed.is_verified = False
         if self.current is failed:
             self._turn += 1
@@ -274,12 +274,12 @@ class Cluster:
     async def call(
         self, attempt: Attempt[T], *, is_write: bool = False, deadline_s: float | None = None
     ) -> T:
-        """Carry out one call inside the deadline, on whichever member answers.
+        """Run one call within the deadline, on any member that answers.
 
         Raises:
             CommitUnknown: a write was sent and its answer was lost.
-            StoreUnavailable: nobody answered; a write was not applied.
-            StoreReplaced: to the end, reads were answered from the past.
+            StoreUnavailable: no member answered; a write was not applied.
+            StoreReplaced: until the deadline, reads were answered from old revisions.
         """
         ends_at = self._clock.monotonic() + (deadline_s or self._deadline_s)
         try_s = self._try_s
@@ -300,7 +300,7 @@ class Cluster:
             except grpc.aio.AioRpcError as error:
                 verdict = _verdict(error, is_sent=is_sent)
                 is_cut = left_s < try_s and error.code() is grpc.StatusCode.DEADLINE_EXCEEDED
-                if not (is_behind and is_cut):  # a try that our own end cut short says nothing new
+                if not (is_behind and is_cut):  # a try cut short by our deadline shows nothing new
                     is_behind = False
                     reason = f"{member.endpoint}: {error.code().name}: {error.details()}"
             except StoreUnavailable as error:
@@ -322,7 +322,7 @@ class Cluster:
         raise StoreUnavailable(f"etcd does not answer ({reason})")
 
     async def explained(self, error: StoreUnavailable) -> StoreError:
-        """Why nobody answers, asked of each member; StoreRefused where each one denies us."""
+        """Query each member for the reason; StoreRefused if each one denies us."""
         asked = (member.obstacle(_OBSTACLE_S) for member in self.members)
         obstacles = await asyncio.gather(*asked)
         found = [
@@ -344,10 +344,10 @@ class Cluster:
         metadata: tuple[tuple[str, str], ...],
         timeout_s: float,
     ) -> None:
-        """Find out why a member denied a watch: a lack of rights, or a token that it does not know.
+        """Find out why a member denied a watch: missing rights, or an unknown token.
 
-        It says the same of both, however often it restarts. A read of the same keys by the same
-        token, which that member answers alone, tells them apart.
+        It reports the same for both, however often it restarts. A read of the same keys by the same
+        token, which that member answers alone, distinguishes them.
 
         Raises:
             StoreRefused: we may not read these keys.
@@ -363,10 +363,10 @@ class Cluster:
                 raise StoreRefused(f"etcd refuses the watch: {error.details()}") from error
 
     def _forget(self, metadata: tuple[tuple[str, str], ...]) -> bool:
-        """Log in anew at the next call; False if there is no user to log in as.
+        """Log in again at the next call; False if there is no user to log in as.
 
-        What went along with the call that was denied may have been replaced since: then a login has
-        just been made, and what it gave is kept.
+        The token of the denied call may have been replaced since: then there was a login just
+        now, and its token is kept.
         """
         if metadata == self.metadata:
             self._token = None
@@ -399,7 +399,7 @@ _REFUSALS: Final[tuple[tuple[str, Callable[[str], StoreError]], ...]] = (
 """Answers of the server that are final, by a part of their text, which is etcd's public API."""
 
 _LOGINS: Final = ("invalid auth token", "user name is empty", "revision in header is old")
-"""The token has expired, or the server has restarted and forgotten it."""
+"""The token has expired, or the server has restarted and lost it."""
 
 _NEVER_APPLIED: Final = (
     "failed to connect",
@@ -408,11 +408,11 @@ _NEVER_APPLIED: Final = (
     "too many requests",
     "leader changed",
 )
-"""Failures that come before a write is proposed, or that only reads can meet."""
+"""Failures before a write is proposed, or of reads only."""
 
 
 def _verdict(error: grpc.aio.AioRpcError, *, is_sent: bool) -> Verdict:
-    """Say what to do after a failed call, or raise what it means.
+    """Return what to do after a failed call, or raise its meaning.
 
     Args:
         error: what gRPC raised.

@@ -1,6 +1,6 @@
-"""An etcd of our own, as a child process, for one machine and for tests.
+"""An etcd child process, for one machine and for tests.
 
-It listens on Unix sockets in a folder that only its owner can enter: whoever reaches etcd rules the
+It listens on Unix sockets in a folder that only its owner can enter: access to etcd is control of the
 platform, and a port on the loopback would be open to every user and every session of the machine.
 """
 
@@ -34,16 +34,16 @@ if TYPE_CHECKING:
 
 CLIENT_SOCKET: Final = "localhost:1"
 PEER_SOCKET: Final = "localhost:2"
-"""etcd 3.4 takes Unix sockets only as HOST:PORT, a file of that name in its working folder."""
+"""etcd 3.4 accepts Unix sockets only as HOST:PORT, a file of that name in its working folder."""
 SOCKET_PATH_MAX: Final = 100
-"""Longest path of a socket, with some to spare: the kernel takes 107 bytes."""
+"""Maximum path length of a socket, with a margin: the kernel's limit is 107 bytes."""
 STOP_AFTER_S: Final = 5.0
 POLL_S: Final = 0.02
 _DATA_DIR: Final = "--data-dir="
 
 
 def find_etcd() -> Path | None:
-    """Return the etcd on PATH, or None if there is none whose version is sound."""
+    """Return the etcd on PATH, or None if there is none of a sound version."""
     found = shutil.which("etcd")
     if found is None:
         return None
@@ -62,15 +62,15 @@ def find_etcd() -> Path | None:
 
 
 class EtcdProcess:
-    """One etcd member in a folder of its own; `endpoint` is what a client connects to.
+    """One etcd member in a folder of its own; `endpoint` is the clients' URL.
 
-    As an async context manager it starts, is ready when the body begins, is started again when it
+    As an async context manager it starts, is ready when the body begins, is restarted when it
     dies, and is stopped at the end. Tests call the steps themselves.
 
     Args:
         binary: as `find_etcd` found it.
         folder: made with mode 0700; holds the data, the log and the sockets.
-        quota_bytes: size at which etcd takes nothing but deletes.
+        quota_bytes: size from which etcd accepts only deletes.
     """
 
     def __init__(
@@ -116,12 +116,12 @@ class EtcdProcess:
         return await self._stack.__aexit__(kind, error, trace)
 
     def start(self) -> None:
-        """Start the process, after ending one that a dead parent has left behind."""
+        """Start the process, after ending one left by a dead parent."""
         self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         self._folder.chmod(0o700)
         end_leftover(self._folder)
         for name in (CLIENT_SOCKET, PEER_SOCKET):
-            # etcd does not listen where a killed one has left its socket behind.
+            # etcd does not listen if a killed one has left its socket.
             (self._sockets / name).unlink(missing_ok=True)
         environment = {"PATH": os.environ.get("PATH", os.defpath)}
         if platform.machine() in ("aarch64", "arm64"):
@@ -175,7 +175,7 @@ class EtcdProcess:
         raise StoreUnavailable(f"etcd does not get ready: {self._last_words()}")
 
     async def stop(self) -> None:
-        """End the process: asked first, then killed."""
+        """Terminate the process, and kill it after `STOP_AFTER_S`."""
         process = self._process
         if process is None:
             return
@@ -191,7 +191,7 @@ class EtcdProcess:
             shutil.rmtree(self._sockets, ignore_errors=True)
 
     async def _restart(self) -> None:
-        """Start it again whenever it dies: its data is on disk, and clients resume."""
+        """Restart it whenever it dies: its data is on disk, and clients resume."""
         while True:
             await self._clock.sleep(0.2)
             copy_aside(self._folder / "etcd.log")
@@ -209,10 +209,10 @@ class EtcdProcess:
 
 
 def running_in(folder: Path) -> list[psutil.Process]:
-    """The etcd whose data is in `folder`, and which may be nobody's child.
+    """Return the etcd processes with data in `folder`, our children or not.
 
-    It is known by its command: a parent may die before it has noted a process id, and a time of
-    start is told in another way once the clock was set.
+    Identified by their command: a parent may die before it has recorded a process id, and a reported
+    start time changes when the clock is set.
     """
     return [
         process

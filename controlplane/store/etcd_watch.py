@@ -1,4 +1,4 @@
-"""One watch over one etcd stream after another, from where it had got to."""
+"""One watch over successive etcd streams, resumed at its position."""
 
 from __future__ import annotations
 
@@ -28,14 +28,14 @@ if TYPE_CHECKING:
 
 
 class WatchStream:
-    """Knows the next revision to deliver, whichever connection it comes over.
+    """Knows the next revision to deliver, over any connection.
 
     Args:
-        span: first key and end of the keys watched, as etcd wants them.
+        span: first key and end of the watched keys, as in etcd's requests.
         position: the next revision to deliver.
-        root: what to take off the front of each key.
-        progress_every_s: silence after which the server is asked for a sign of life; after as
-            long again without one the stream is given up.
+        root: prefix to remove from each key.
+        progress_every_s: silence after which the server is asked for a progress message; after as
+            long again without one the stream is closed.
     """
 
     def __init__(
@@ -55,7 +55,7 @@ class WatchStream:
         self._log = structlog.get_logger()
 
     async def batches(self) -> AsyncGenerator[WatchBatch, None]:
-        """Deliver batches until the connection is lost, then end; call it again to go on.
+        """Deliver batches until the connection is lost, then end; call it again to resume.
 
         Raises:
             Compacted: the position is older than the server's history.
@@ -86,9 +86,9 @@ class WatchStream:
         watching = asyncio.create_task(pulse.keep(), name="store.watch.pulse")
         try:
             first, end = self._span
-            # One earlier than is delivered: from the very revision of a compaction some servers,
-            # Debian's 3.4.23 too, leave deletions out and do not say so (etcd-io/etcd#18089). From
-            # one before it they answer that it is compacted.
+            # One revision early: from the very revision of a compaction some servers,
+            # Debian's 3.4.23 too, silently omit deletions (etcd-io/etcd#18089). From one before
+            # it they answer that it is compacted.
             start = max(1, self._position - 1)
             create = pb.WatchCreateRequest(
                 key=first, range_end=end, start_revision=start, fragment=True
@@ -108,7 +108,7 @@ class WatchStream:
                     yield batch
                 if not held:
                     # The header's revision is not used: servers before 3.4.25 and 3.5.8 send it
-                    # ahead of events that are still to come.
+                    # before its events.
                     yield WatchBatch(revision=self._position - 1, events=())
                 held = []
         finally:
@@ -119,7 +119,7 @@ class WatchStream:
     async def _refuse(
         self, response: pb.WatchResponse, member: Member, who: tuple[tuple[str, str], ...]
     ) -> None:
-        """Raise what it means that the server cancelled the watch of `who`."""
+        """Raise the reason for which the server cancelled the watch of `who`."""
         if response.compact_revision:
             raise Compacted(response.compact_revision)
         reason = response.cancel_reason
@@ -128,7 +128,7 @@ class WatchStream:
         raise StoreUnavailable(f"etcd cancelled the watch: {reason}")
 
     def _whole_revisions(self, events: Iterable[kv_pb2.Event]) -> Iterator[WatchBatch]:
-        """Group events by revision; what was delivered already is left out."""
+        """Group events by revision; delivered ones are left out."""
         batch: list[Event] = []
         revision = 0
         for event in events:
@@ -160,9 +160,9 @@ class WatchStream:
 
 
 class _Pulse:
-    """Tells a quiet stream from a dead one.
+    """Distinguishes a quiet stream from a dead one.
 
-    Reads are never cancelled to see whether they take too long: grpc.aio ends the whole stream with
+    Reads are never cancelled by a timeout: grpc.aio ends the whole stream with
     the read.
     """
 
@@ -183,7 +183,7 @@ class _Pulse:
         return response
 
     async def keep(self) -> None:
-        """Ask for a sign of life after each quiet period; give up after one without an answer."""
+        """Ask for a progress message after each quiet period; give up if there is no answer."""
         is_asked = False
         while True:
             await asyncio.sleep(self._every_s)

@@ -1,4 +1,4 @@
-"""One process at a time, for as long as it lives."""
+"""A lock for one process at a time, for its lifetime."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ if TYPE_CHECKING:
 
 
 class FileLock:
-    """Holds an advisory lock on `path` inside a `with`; the kernel lets go when the process dies.
+    """Holds an advisory lock on `path` inside a `with`; the kernel releases it when the process dies.
 
-    The file stays behind and names the last holder's process id, for people.
+    The file remains and has the last holder's process id, for people.
 
     Raises:
         StoreLocked: (on entering) another process holds it.

@@ -1,15 +1,15 @@
-"""What the coordination store promises, whichever engine keeps it.
+"""Interface and guarantees of the coordination store, the same for every engine.
 
 Errors:
 
     StoreError
     ├── StoreUnavailable      nothing was changed; the same call may work later
     ├── CommitUnknown         the transaction may or may not have been applied
-    │   └── NoSpace           the store takes nothing but deletes until space is reclaimed
-    │       └── DiskFull      and not before its disk has room again
-    ├── Compacted             the history asked for is gone: list again
+    │   └── NoSpace           only deletes are accepted until space is reclaimed
+    │       └── DiskFull      and until the disk has room again
+    ├── Compacted             the requested history is gone: list again
     ├── LeaseLost             the lease has ended, and its keys with it
-    ├── StoreReplaced         this is not the store that was here before: do not go on
+    ├── StoreReplaced         this is not the same store as before: do not go on
     ├── StoreRefused          wrong credentials, or a server that is known to lose writes
     ├── StoreLocked           another process has the embedded store's file open
     ├── StoreCorrupt          the embedded store's file is damaged or of another format
@@ -25,20 +25,20 @@ if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Iterator, Mapping
 
 DEFAULT_QUOTA_BYTES: Final = 2 << 30
-"""Of etcd's backend, where nobody has given it another one."""
+"""etcd's own default."""
 
 MAX_OPERATIONS: Final = 128
-"""Most compares, success operations and failure operations (each) of one transaction."""
+"""Maximum compares, success operations and failure operations (each) of one transaction."""
 
 MAX_TRANSACTION_BYTES: Final = 1_500_000
-"""Most bytes of keys and values in one transaction (etcd's request cap is 1.5 MiB with framing)."""
+"""Maximum bytes of keys and values in one transaction (etcd's request limit is 1.5 MiB with framing)."""
 
 DEFAULT_DEADLINE_S: Final = 2.0
-"""How long a call tries, in seconds, before it raises."""
+"""Total time of a call with its retries, in seconds, before it raises."""
 
 
 class StoreError(Exception):
-    """Something that the store could not do; the module says which kinds there are."""
+    """An error of the store; the module lists the kinds."""
 
 
 class StoreUnavailable(StoreError):
@@ -49,15 +49,15 @@ class CommitUnknown(StoreError):
     """A write was sent and its answer was lost: it may have been applied, now or shortly.
 
     Never repeat it blindly. Read what it would have written (a request id, the compared key) and
-    decide from that.
+    decide by that.
     """
 
 
 class Compacted(StoreError):
-    """The revision asked for is older than the history that is kept.
+    """The requested revision is older than the kept history.
 
     Attributes:
-        revision: the oldest revision that can still be read, or 0 where the store does not say.
+        revision: the oldest readable revision, or 0 if the store does not report it.
     """
 
     def __init__(self, revision: int) -> None:
@@ -74,38 +74,38 @@ class LeaseLost(StoreError):
 
 
 class NoSpace(CommitUnknown):
-    """The store is at its quota. Reads and deletes work; `reclaim` gives space back.
+    """The store is at its quota. Reads and deletes work; `reclaim` frees space.
 
-    A put may have been applied all the same: etcd answers so for those too that took it over its
+    A put may have been applied: etcd answers the same to the puts that exceeded the
     quota.
     """
 
 
 class DiskFull(NoSpace):
-    """The disk that the store lies on has no room: nothing but somebody else can make some."""
+    """The store's disk is full: only its operator can free space."""
 
 
 class StoreReplaced(StoreError):
     """The store went back in time (restored from an old copy, wiped, or another cluster).
 
-    What was decided on the lost revisions cannot be fenced any more, so nothing goes on by itself.
+    Decisions on the lost revisions cannot be fenced any more, so nothing continues automatically.
     """
 
 
 class StoreRefused(StoreError):
-    """The server or the caller's credentials are refused; trying again does not help."""
+    """The server or the caller's credentials are refused; a retry does not help."""
 
 
 class StoreLocked(StoreError):
-    """Exactly one process may have the embedded store open, and another one has."""
+    """Another process has the embedded store open; only one may."""
 
 
 class StoreCorrupt(StoreError):
-    """The embedded store's file fails its check, or was written by another version."""
+    """The embedded store's file fails its check, or is of another version."""
 
 
 class InvalidTransaction(StoreError, ValueError):
-    """The transaction breaks a bound that holds for every engine."""
+    """The transaction exceeds a limit of every engine."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -116,7 +116,7 @@ class KeyValue:
         key: UTF-8 text, never empty.
         create_revision: revision of the transaction that created the key.
         mod_revision: revision of the transaction that last wrote it.
-        lease: id of the lease that the key dies with, or None.
+        lease: id of the key's lease, or None.
     """
 
     key: str
@@ -136,7 +136,7 @@ class Listing:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Space:
-    """What the store's data takes, of what it may take; a quota of 0 is not known. Bytes."""
+    """Used and total space, in bytes; a quota of 0 is unknown."""
 
     used_bytes: int
     quota_bytes: int
@@ -152,7 +152,7 @@ class Event:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WatchBatch:
-    """All changes that one transaction made under a watched prefix, sorted as it made them.
+    """All changes of one transaction under a watched prefix, in its order.
 
     A batch without events is progress: everything up to `revision` has been delivered, and the
     connection is alive.
@@ -164,11 +164,11 @@ class WatchBatch:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Lease:
-    """A promise to stay alive.
+    """A lease on keys: they are deleted when it ends.
 
     Attributes:
-        ttl_s: what the store granted, in seconds; may be longer than asked for.
-        valid_until: the instant on the store's monotonic clock up to which the lease surely lives,
+        ttl_s: granted time, in seconds; may be longer than requested.
+        valid_until: the instant on the store's monotonic clock until which the lease is surely alive,
             counted from when the last successful request was *sent*.
     """
 
@@ -182,7 +182,7 @@ class Compare:
     """One condition of a transaction: `field` of `key` equals (or not) `operand`.
 
     An absent key has create_revision and mod_revision 0, and fails every comparison of a value.
-    The functions below build the ones that are needed.
+    The functions below build the usual ones.
     """
 
     key: str
@@ -241,7 +241,7 @@ class DeletePrefix:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Get:
-    """Read a key, as the operations before it in the transaction left it."""
+    """Read a key, including the transaction's earlier operations."""
 
     key: str
 
@@ -264,7 +264,7 @@ class Transaction:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Response:
-    """What one operation answered: what Get found, how many keys a delete removed."""
+    """The result of one operation: the item of a Get, the number of deleted keys."""
 
     item: KeyValue | None = None
     deleted: int = 0
@@ -272,12 +272,12 @@ class Response:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TransactionResult:
-    """The outcome of a transaction that was decided.
+    """The outcome of a decided transaction.
 
     Attributes:
         succeeded: whether every compare held.
         revision: the store's revision after it: the transaction's own if it changed something.
-        responses: one for each operation of the list that was applied, in its order.
+        responses: one for each applied operation, in order.
     """
 
     succeeded: bool
@@ -293,10 +293,10 @@ class KeyValueStore(Protocol):
     wrote it. *History* is every revision since the last *compaction*.
 
     Guarantees, the same for every engine and tried by `tests/contract/test_store_contract.py`:
-    transactions are strictly serializable; reads are linearizable; what was acknowledged is on
+    transactions are strictly serializable; reads are linearizable; acknowledged writes are on
     disk; a watch delivers whole revisions in order, each once, across reconnects.
 
-    Every call has a deadline and raises StoreUnavailable or, for a write whose fate is not known,
+    Every call has a deadline and raises StoreUnavailable or, for a write with unknown outcome,
     CommitUnknown. Reads are repeated inside the deadline; writes are repeated only when they
     surely were not applied. Any call may raise StoreReplaced or StoreRefused. Calls may run
     concurrently from one event loop. A cancelled write may still be applied.
@@ -309,7 +309,7 @@ class KeyValueStore(Protocol):
     async def list(self, prefix: str, *, revision: int = 0, keys_only: bool = False) -> Listing:
         """Return every key under `prefix` at one revision; 0 means now, "" means all keys.
 
-        With `keys_only` every value is empty: where values are large, or nobody's concern.
+        With `keys_only` every value is empty: for large or unneeded values.
 
         Raises:
             Compacted: `revision` is older than the history.
@@ -321,9 +321,9 @@ class KeyValueStore(Protocol):
         """Decide and apply a transaction.
 
         Raises:
-            InvalidTransaction: it breaks a bound; nothing was sent.
-            LeaseLost: a Put names a lease that is gone; nothing was changed.
-            NoSpace: the store is at its quota; this may have been the last that it took.
+            InvalidTransaction: it exceeds a limit; nothing was sent.
+            LeaseLost: a Put names an ended lease; nothing was changed.
+            NoSpace: the store is at its quota; this may have been its last accepted write.
             CommitUnknown: it may have been applied.
         """
         ...
@@ -335,8 +335,8 @@ class KeyValueStore(Protocol):
         server. Now and then it yields a batch without events.
 
         Raises:
-            Compacted: `from_revision`, or where it had got to, is older than the history; engines
-                may say so of the oldest revision that is left, too.
+            Compacted: `from_revision`, or the current position, is older than the history; engines
+                may raise it for the oldest revision left, too.
         """
         ...
 
@@ -345,9 +345,9 @@ class KeyValueStore(Protocol):
         ...
 
     async def keep_alive(self, lease: Lease) -> Lease:
-        """Renew a lease; the result carries the new `valid_until`.
+        """Renew a lease; the result has the new `valid_until`.
 
-        Success is a sign of life, never a proof of leadership: decide that by a compare.
+        Success shows that the store answers, never that one leads: decide that by a compare.
 
         Raises:
             LeaseLost: it has ended.
@@ -355,28 +355,28 @@ class KeyValueStore(Protocol):
         ...
 
     async def revoke(self, lease: Lease) -> None:
-        """End a lease and delete its keys in one revision; one that has ended is left so."""
+        """End a lease and delete its keys in one revision; no effect on an ended one."""
         ...
 
     async def compact(self, revision: int) -> None:
-        """Forget the history before `revision`. Keys are kept, as they are at `revision`."""
+        """Discard the history before `revision`. Keys are kept, as they are at `revision`."""
         ...
 
     async def reclaim(self) -> None:
-        """Compact up to now, give freed space back and lift NoSpace. May take seconds."""
+        """Compact up to now, return freed space and lift NoSpace. May take seconds."""
         ...
 
     async def space(self) -> Space:
-        """How full the store is; an answer says nothing of whether it reads or writes."""
+        """Return the used and total space; success does not mean that the store reads or writes."""
         ...
 
     async def members_away(self) -> Mapping[str, str]:
-        """Members of a cluster that do not answer, with the reason of each; empty where there is only one."""
+        """Return unanswering members of a cluster, with the reason of each; empty for a single member."""
         ...
 
 
 def check(transaction: Transaction) -> None:
-    """Raise InvalidTransaction if a bound that holds for every engine is broken."""
+    """Raise InvalidTransaction if a limit of every engine is exceeded."""
     lists = (transaction.compares, transaction.success, transaction.failure)
     longest = max(len(entries) for entries in lists)
     if longest > MAX_OPERATIONS:

@@ -1,4 +1,4 @@
-"""The store that the settings ask for, behind its one interface."""
+"""Opens the store that is configured."""
 
 from __future__ import annotations
 
@@ -31,21 +31,21 @@ async def open_store(
     floor_revision: int = 0,
     quota_bytes: int = DEFAULT_QUOTA_BYTES,
 ) -> AsyncIterator[KeyValueStore]:
-    """Open a store for the length of an `async with`.
+    """Open a store for the duration of an `async with`.
 
     Args:
-        clock: where leases and deadlines take the time from.
+        clock: for leases and deadlines.
         tls: etcd only: for https endpoints.
         login: etcd only: for clusters with users.
         deadline_s: how long a call tries before it raises.
         where: the path of the embedded store's file; ":memory:"; or etcd endpoint URLs, as a
             sequence or separated by commas.
-        root: etcd only: what all our keys begin with.
+        root: etcd only: prefix of all our keys.
         floor_revision: etcd only: a revision that the store is known to have reached.
-        quota_bytes: etcd only: at what size it takes no more, where it does not say so itself.
+        quota_bytes: etcd only: its quota, if it does not report one.
 
     Raises:
-        StoreError: it cannot be opened; the kind and the text say why.
+        StoreError: it cannot be opened; the kind and the text give the reason.
     """
     endpoints = endpoints_of(where)
     if endpoints:

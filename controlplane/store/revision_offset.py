@@ -1,9 +1,9 @@
-"""A store whose numbers go on from those of an earlier store, of which it was made.
+"""A store whose revisions continue those of an earlier store, from which it was restored.
 
-A store that was restored counts its revisions from the beginning. Terms, the positions of orders and
-the marks that watches go on from are made of them, and agents, databases and clients remember the
-highest that they saw. So an `offset` is added to every revision on its way out, and taken off on its
-way in: for everybody outside, the platform has one row of numbers that never goes back.
+A restored store counts its revisions from the beginning. Terms, positions of orders and resume
+positions of watches are based on them, and agents, databases and clients remember the highest
+that they saw. So an `offset` is added to every outgoing revision, and subtracted from every
+incoming one: for all callers, revisions never go back.
 """
 
 from __future__ import annotations
@@ -96,14 +96,14 @@ class ContinuedStore:
         return await self._store.members_away()
 
     def _in(self, revision: int) -> int:
-        """The store's own number of a revision; Compacted for one of an earlier store."""
+        """Return the store's own revision; Compacted for one of an earlier store."""
         if revision <= self._offset:
             raise Compacted(1)
         return revision - self._offset
 
     def _compare(self, compare: Compare) -> Compare:
         operand = compare.operand
-        if isinstance(operand, bytes) or not operand:  # 0 stands for a key that is not there
+        if isinstance(operand, bytes) or not operand:  # 0 stands for an absent key
             return compare
         # One of an earlier store becomes a number that no key here has ever had.
         return replace(compare, operand=operand - self._offset if operand > self._offset else -1)

@@ -1,4 +1,4 @@
-"""Keys with revisions in SQLite: the synchronous inside of the embedded store.
+"""Keys with revisions in SQLite: the synchronous core of the embedded store.
 
 `history` keeps every revision until it is compacted (a NULL value is a deletion); `live` is its
 newest state, by key. Keys are UTF-8 bytes, so that SQLite sorts them as etcd does.
@@ -44,7 +44,7 @@ MEMORY: Final = ":memory:"
 FORMAT_VERSION: Final = 1
 APPLICATION_ID: Final = 0x6E736D6C  # "nsml"
 WATCH_PAGE: Final = 1000
-"""History rows that a watch reads at a time, and the rest of the last revision."""
+"""History rows that a watch reads at a time, plus the rest of the last revision."""
 
 _SCHEMA: Final = """
 CREATE TABLE live (
@@ -95,15 +95,15 @@ T = TypeVar("T")
 
 
 def connect(path: str) -> Connection:
-    """Open (and if need be make, mode 0600) the one connection that writes.
+    """Open (or make, mode 0600) the only connection that writes.
 
     Raises:
         StoreCorrupt: the file is damaged, or not a store of this format.
-        StoreUnavailable: the disk refuses: it is full, failing or read-only.
+        StoreUnavailable: a disk error: it is full, failing or read-only.
     """
     if path != MEMORY:
         os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600))
-    # The connection goes to the thread that writes; calls never overlap.
+    # The connection moves to the writing thread; calls never overlap.
     connection = sqlite3.connect(path, isolation_level=None, check_same_thread=False)
     try:
         if path != MEMORY:
@@ -123,7 +123,7 @@ def connect(path: str) -> Connection:
 
 
 def connect_reader(path: str) -> Connection:
-    """Open a second connection that only reads, and never check-points."""
+    """Open a second connection that only reads, and never checkpoints."""
     connection = sqlite3.connect(path, isolation_level=None)
     connection.execute("PRAGMA query_only = 1")
     connection.execute("PRAGMA wal_autocheckpoint = 0")
@@ -150,7 +150,7 @@ def _check_format(connection: Connection, path: str) -> None:
 
 @contextmanager
 def snapshot(connection: Connection) -> Iterator[Connection]:
-    """Let every read inside see one state, whatever is committed meanwhile."""
+    """Give every read inside the same state, despite concurrent commits."""
     connection.execute("BEGIN")
     try:
         yield connection
@@ -213,7 +213,7 @@ def changes(connection: Connection, prefix: str, position: int) -> tuple[list[Wa
 
 
 def space_used(connection: Connection) -> int:
-    """Bytes that data takes; freed pages, which are used again, aside."""
+    """Bytes in use, without freed pages, which are reused."""
     pages, free, size = (
         int(connection.execute(f"PRAGMA {name}").fetchone()[0])
         for name in ("page_count", "freelist_count", "page_size")
@@ -228,7 +228,7 @@ class Revisions:
     changed anything. Never called from two threads at once.
 
     Args:
-        quota_bytes: space in use beyond which puts raise NoSpace and deletes still work.
+        quota_bytes: used space beyond which puts raise NoSpace and deletes still work.
     """
 
     def __init__(self, connection: Connection, *, quota_bytes: int) -> None:
@@ -268,7 +268,7 @@ class Revisions:
         return outcomes, self._touched
 
     def transact(self, transaction: Transaction) -> TransactionResult:
-        """Decide and apply one transaction that `interface.check` has passed."""
+        """Decide and apply one transaction that has passed `interface.check`."""
         succeeded = all(map(self._is_true, transaction.compares))
         operations = transaction.success if succeeded else transaction.failure
         self._refuse(operations)
@@ -297,7 +297,7 @@ class Revisions:
         return dict(self._connection.execute("SELECT id, ttl_s FROM leases").fetchall())
 
     def compact(self, revision: int) -> None:
-        """Forget the history before `revision`; what is compacted already stays so."""
+        """Discard the history before `revision`; no effect if it is compacted already."""
         if revision > self._revision:
             raise StoreReplaced(f"revision {revision} has not happened, cannot compact to it")
         if revision > counter(self._connection, "compacted"):
@@ -377,7 +377,7 @@ class _Writing:
 
 
 def _failure(error: sqlite3.Error, *, committing: bool) -> StoreError:
-    """Name what became of a group that SQLite did not carry out."""
+    """Return the error for a group that SQLite failed to apply."""
     code = getattr(error, "sqlite_errorcode", None)
     if code == sqlite3.SQLITE_FULL:
         return DiskFull(f"the store's disk is full: {error}")

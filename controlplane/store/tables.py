@@ -24,17 +24,17 @@ T = TypeVar("T")
 
 
 class UndecodableRecord(StoreError):
-    """A stored record that this program cannot read: damaged, or of a later version."""
+    """An unreadable stored record: damaged, or of a later version."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Stored(Generic[T]):
-    """A record as it was at one revision.
+    """A record at one revision.
 
     Attributes:
         key: the record's key inside its table, without the prefix.
-        revision: what the last write made of the store: compare on it to write safely.
-        create_revision: what the first write made of the store.
+        revision: of its last write: compare on it to write safely.
+        create_revision: of its first write.
     """
 
     key: str
@@ -52,15 +52,15 @@ class TableListing(Generic[T]):
 
 
 class Table(Generic[T]):
-    """All records of one kind: a prefix, and how a record becomes bytes and back.
+    """All records of one kind: a prefix, and their encoding.
 
-    A table holds no connection: it builds the parts of transactions, and reads through the store
-    that it is given.
+    A table holds no connection: it builds the parts of transactions, and reads through a
+    given store.
 
     Args:
         prefix: begins every key of the table and ends in "/"; no table's prefix begins another's.
-        encode: gives a record's bytes.
-        decode: gives the record back; any ValueError from it means that the bytes are unreadable.
+        encode: returns a record's bytes.
+        decode: returns the record; any ValueError from it means that the bytes are unreadable.
     """
 
     def __init__(
@@ -91,7 +91,7 @@ class Table(Generic[T]):
         return TableListing(items=tuple(map(self.stored, listing.items)), revision=listing.revision)
 
     def stored(self, item: KeyValue) -> Stored[T]:
-        """Decode what the store answered or a watch delivered.
+        """Decode a record from an answer of the store or from a watch.
 
         Raises:
             UndecodableRecord: the bytes are not a record of this table.
@@ -108,7 +108,7 @@ class Table(Generic[T]):
         )
 
     def put(self, key: str, value: T, *, lease: int | None = None) -> Put:
-        """Write a record; put `unchanged` or `absent` beside it unless any state will do."""
+        """Write a record; add `unchanged` or `absent` unless any previous state is fine."""
         return Put(key=self.path(key), value=self._encode(value), lease=lease)
 
     def delete(self, key: str) -> Delete:

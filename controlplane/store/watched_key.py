@@ -1,4 +1,4 @@
-"""One key of the store, followed; many of them at once: `TableCache`."""
+"""Follows one key of the store; for many keys use `TableCache`."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ RETRY_S: Final = 0.1
 async def follow_key(
     store: KeyValueStore, key: str, *, clock: Clock
 ) -> AsyncGenerator[KeyValue | None, None]:
-    """Yield a key as it is now, and then as each change leaves it; None while it is not there.
+    """Yield a key's current value, then its value after each change; None while it is absent.
 
-    Outages are waited out.
+    Outages are retried.
 
     Raises:
-        StoreReplaced, StoreRefused: nothing more can be followed.
+        StoreReplaced, StoreRefused: the store cannot be followed any more.
     """
     while True:
         try:
