@@ -1,1 +1,1 @@
-"""The program of a control plane: settings, stores opened as they say, listeners, from start to orderly stop."""
+"""The control plane's program: settings, stores, listeners, from start to orderly stop."""

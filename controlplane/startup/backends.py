@@ -1,4 +1,4 @@
-"""What a control plane stands on, opened as its settings say: store, history, objects, keys."""
+"""The backends of a control plane, opened by its settings: store, history, objects, keys."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ _log = structlog.get_logger()
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClaimedBackends:
-    """What is claimed before it is stood on."""
+    """The opened backends, before ownership is checked."""
 
     store: KeyValueStore
     history: History
@@ -65,7 +65,7 @@ class ClaimedBackends:
 
 
 def standing_of(settings: Settings) -> BackendSettings:
-    """What the settings and the data folder say to stand on.
+    """Return the backend settings from the settings and the data folder.
 
     Raises:
         StartRefused: they do not agree.
@@ -87,13 +87,13 @@ def standing_of(settings: Settings) -> BackendSettings:
 async def surroundings(
     settings: Settings, standing: BackendSettings, clock: Clock, waiting: Waiting
 ) -> AsyncIterator[tuple[Backends, Cluster]]:
-    """Open and claim what a control plane stands on, for the length of an `async with`.
+    """Open and claim the backends of a control plane for the duration of an `async with`.
 
-    What is away is waited for.
+    Unavailable backends are waited for.
 
     Raises:
-        StartRefused: what is there does not belong together, or not to this data folder.
-        StoreError, NsmlError: a part does not let us in, or cannot be used.
+        StartRefused: the backends do not belong together, or not to this data folder.
+        StoreError, NsmlError: a backend denies access, or cannot be used.
     """
     async with contextlib.AsyncExitStack() as stack:
         reached = functools.partial(reached_store, settings, standing, clock)
@@ -111,9 +111,9 @@ async def _claimed(
     store: KeyValueStore,
     files: Files,
 ) -> AsyncIterator[tuple[Backends, Cluster]]:
-    """One attempt. Each looks at everything anew: while it waited somebody may have restored a platform."""
+    """One attempt. Each checks everything again: a platform may have been restored while waiting."""
     if standing.objects:
-        await files.mark()  # before the history is opened, again and again while they are away
+        await files.mark()  # before the history is opened; repeated while they are unavailable
         if fault := await files.unfit():
             raise StartRefused(f"the service of {standing.objects} cannot be used: {fault}")
     async with _ground_on(store, files, settings, clock) as ground:
@@ -129,11 +129,11 @@ async def _claimed(
 async def opened_ground(
     settings: Settings, standing: BackendSettings, clock: Clock
 ) -> AsyncIterator[ClaimedBackends]:
-    """Store, history and objects, whoever they belong to; no other version works with them.
+    """Open store, history and objects without checking the owner; no other version works with them.
 
     Raises:
         StartRefused: a newer version wrote the store, or another one uses it.
-        StoreError, NsmlError: a part does not answer.
+        StoreError, NsmlError: a backend does not answer.
     """
     async with (
         reached_store(settings, standing, clock) as store,
@@ -147,7 +147,7 @@ async def _ground_on(
     store: KeyValueStore, files: Files, settings: Settings, clock: Clock
 ) -> AsyncIterator[ClaimedBackends]:
     looked_at = await look_at(store)
-    # Before the history is opened, which makes an older one today's.
+    # Before the history is opened, which migrates an older one.
     longest_s = max(LEASE_ALONE_S, LEASE_OF_SEVERAL_S)
     await wait_for_one_version(looked_at, clock, settings.lease_s or longest_s)
     history = await _open_history(settings, clock)
@@ -168,11 +168,11 @@ async def _ground_on(
 async def opened_store(
     settings: Settings, standing: BackendSettings, clock: Clock
 ) -> AsyncIterator[KeyValueStore]:
-    """The store alone, for the length of an `async with`.
+    """Open the store alone, for the duration of an `async with`.
 
     Raises:
         StartRefused: there is no such etcd any more, it cannot be checked, or a newer version
-            wrote what is in it.
+            wrote its data.
         StoreError: it does not answer.
     """
     async with reached_store(settings, standing, clock) as store:
@@ -183,7 +183,7 @@ async def opened_store(
 async def reached_store(
     settings: Settings, standing: BackendSettings, clock: Clock
 ) -> AsyncIterator[KeyValueStore]:
-    """The store of the settings, whoever it belongs to; what is in it is not looked at.
+    """Open the configured store without checking the owner or its contents.
 
     Raises:
         StartRefused, StoreError: it cannot be reached or used.
@@ -221,12 +221,12 @@ async def reached_store(
 
 
 def key_file_of(settings: Settings) -> Path:
-    """Where the key of a shared platform is."""
+    """Return the path of a shared platform's key."""
     return settings.platform_key or settings.data / KEY_FILE
 
 
 def _stood_on(ground: ClaimedBackends, claimed: Claimed, data: Path) -> Backends:
-    """All parts, with the keys of the platform: from its store, or from the data folder."""
+    """Return all backends, with the keys of the platform: from its store, or from the data folder."""
     clock, random_bytes = ground.clock, ground.random_bytes
     on = Backends(
         store=ground.store,
@@ -239,7 +239,7 @@ def _stood_on(ground: ClaimedBackends, claimed: Claimed, data: Path) -> Backends
         random_bytes=random_bytes,
         bucket=ground.bucket,
         run=in_thread,
-        # Of an etcd of our own no call says that its disk is full: it ends, or does not answer.
+        # No call to our own etcd reports a full disk: it ends, or does not answer.
         disks={"store": data / "etcd"} if (data / "etcd").is_dir() else {},
         restores=claimed.cluster.restores,
     )
@@ -250,7 +250,7 @@ def _stood_on(ground: ClaimedBackends, claimed: Claimed, data: Path) -> Backends
 
 
 def _folders(settings: Settings, standing: BackendSettings) -> dict[str, Path]:
-    """Where the parts write that keep files themselves."""
+    """Return the folders that backends write to."""
     data = settings.data
     objects = shared_folder(settings.objects) if settings.objects else data / "objects"
     found = {
@@ -275,7 +275,7 @@ def _vault(claimed: Claimed, data: Path, random_bytes: Callable[[int], bytes]) -
 
 async def _open_history(settings: Settings, clock: Clock) -> History:
     if settings.history:
-        # Its import costs more than a start on SQLite.
+        # Importing it takes longer than a start on SQLite.
         from controlplane.history.postgresql import open_postgresql  # noqa: PLC0415
 
         return await open_postgresql(
@@ -290,8 +290,8 @@ async def _open_history(settings: Settings, clock: Clock) -> History:
 
 
 async def open_files(settings: Settings) -> Files:
-    """The files of the object store of the settings; StartRefused or OSError where it cannot be opened."""
-    # What is mounted from elsewhere may never answer, and whoever waits for it may be stopped.
+    """Open the configured object store; StartRefused or OSError if that fails."""
+    # A network mount may never answer, and the waiting caller may be stopped.
     return await in_own_thread(lambda: _files_of(settings))
 
 
@@ -299,7 +299,7 @@ def _files_of(settings: Settings) -> Files:
     if not settings.objects:
         return open_folder(settings.data / "objects", in_thread)
     try:
-        # What is mounted from elsewhere may never answer: that holds no thread of the pool.
+        # A network mount may never answer: use no thread of the pool.
         return open_shared(
             settings.objects, in_own_thread, service=_service_of(settings), environment=os.environ
         )
@@ -308,7 +308,7 @@ def _files_of(settings: Settings) -> Files:
 
 
 def _service_of(settings: Settings) -> BucketService:
-    """The settings of the service that has the bucket."""
+    """Return the settings of the bucket's service."""
     if settings.objects.startswith("gs://"):
         return BucketService(endpoint=settings.gcs_endpoint, credentials=settings.gcs_credentials)
     if settings.objects.startswith("az://"):
@@ -331,7 +331,7 @@ async def _bucket_for_nodes(settings: Settings, files: Files) -> Bucket | None:
     try:
         await files.sign("packs/none", 60.0)
     except ObjectsUnavailable as error:
-        # As with a SAS, or the credentials of a user at Google: agents would ask again and again.
+        # As with a SAS, or a user's credentials at Google: agents would ask again and again.
         _log.warning("objects.no_direct_reads", error=str(error), why=error.why)
         return None
     authority = b"" if settings.s3_ca is None else settings.s3_ca.read_bytes()
@@ -339,7 +339,7 @@ async def _bucket_for_nodes(settings: Settings, files: Files) -> Bucket | None:
 
 
 def _login(settings: Settings) -> Login | None:
-    """Who we are to an etcd cluster with users.
+    """Return our login at an etcd cluster with users.
 
     Raises:
         StartRefused: there is no password, or others may read it.
@@ -347,12 +347,12 @@ def _login(settings: Settings) -> Login | None:
     file = settings.etcd_password_file
     if file is None:
         return None
-    _password(file)  # what cannot be read is said now
+    _password(file)  # fail at the start if it is unreadable
     return Login(user=settings.etcd_user, password=lambda: _password_again(file))
 
 
 def _password_again(file: Path) -> str:
-    """What the file says while we run: it may just be written anew, which passes."""
+    """Return the current password; a file that is just being rewritten is a temporary error."""
     try:
         return _password(file)
     except StartRefused as error:
@@ -370,7 +370,7 @@ def _password(file: Path) -> str:
 
 
 def _tls(settings: Settings) -> Tls | None:
-    """What encrypts the way to an etcd cluster; None for plain text on this machine."""
+    """Return the TLS files for an etcd cluster; None for plain text on this machine."""
     if settings.etcd_ca is None:
         return None
     certificate, key = settings.etcd_certificate, settings.etcd_key

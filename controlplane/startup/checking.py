@@ -1,4 +1,4 @@
-"""`nsml-controlplane --check`: says all that is wrong with settings, files, stores and ports. It changes nothing."""
+"""`nsml-controlplane --check`: reports all faults of settings, files, stores and ports. It changes nothing."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from nsml.common.clock import Clock
 
 WITHIN_S: Final = 10.0
-"""What does not answer within this does not answer."""
+"""Timeout of each check."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,7 +50,7 @@ class Finding:
 
 
 async def check(settings: Settings, clock: Clock) -> list[Finding]:
-    """All findings, good ones too; raises nothing that a start would."""
+    """Return all findings, including good ones; raises no error of a start."""
     found = [*_files(settings, clock.time()), *_secrets(settings)]
     is_running = _is_running(settings.data)
     if is_running:
@@ -62,7 +62,7 @@ async def check(settings: Settings, clock: Clock) -> list[Finding]:
 
 
 def _files(settings: Settings, now: float) -> Iterator[Finding]:
-    """Certificates from elsewhere."""
+    """Check certificates of others."""
     for name, file in settings.certificates.items():
         try:
             left_s = file_end(file) - now
@@ -80,7 +80,7 @@ def _files(settings: Settings, now: float) -> Iterator[Finding]:
 
 
 def _secrets(settings: Settings) -> Iterator[Finding]:
-    """Files that are for us alone."""
+    """Check private files."""
     names = (
         "etcd_key",
         "etcd_password_file",
@@ -119,11 +119,11 @@ def _is_running(data: Path) -> bool:
     except StoreLocked:
         return True
     except OSError:
-        return False  # the folder is not ours, which `_data` says
+        return False  # the folder is not ours, which `_data` reports
 
 
 def _data(data: Path) -> Iterator[Finding]:
-    """Whether the folder can be made, or is there."""
+    """Check whether the folder exists or can be made."""
     try:
         there = next(one for one in (data, *data.parents) if one.exists())
         problem = foreign(there) if there == data else ""
@@ -199,7 +199,7 @@ async def _looked(subject: str, fine: str, look: Callable[[], Awaitable[str]]) -
 
 
 async def _coordination(settings: Settings, standing: BackendSettings, clock: Clock) -> str:
-    """What is not as it should be with an etcd that answers."""
+    """Return the problems of an etcd that answers."""
     async with reached_store(settings, standing, clock) as store:
         item = await store.get(etcd_codec.CLUSTER)
         away = await store.members_away()
@@ -227,6 +227,6 @@ async def _objects(settings: Settings) -> str:
 
 
 def report(findings: list[Finding]) -> str:
-    """The findings, what is bad last."""
+    """Format the findings, bad ones last."""
     order = {"ok": 0, "warn": 1, "bad": 2}
     return "\n".join(map(str, sorted(findings, key=lambda one: order[one.grade])))

@@ -31,11 +31,11 @@ ENVIRONMENT_PREFIX = "NSML_CONTROLPLANE_"
 
 LEASE_OF_SEVERAL_S: Final = 2.0
 LEASE_ALONE_S: Final = 3.0
-"""Of the leader, where the settings name none."""
+"""Default leases of the leader."""
 
 _ANY_HOST: Final = {"0.0.0.0", "[::]"}  # noqa: S104 - compared, not bound
 _Rule: TypeAlias = tuple[str, bool, str]
-"""A setting, whether its value can be used, and which values can."""
+"""A setting, whether its value is valid, and which values are."""
 DEFAULT_ADDRESS: Final = "127.0.0.1:18553"
 
 OWN: Final = frozenset(
@@ -89,8 +89,8 @@ OWN: Final = frozenset(
         *("log_level", "log_file", "log_file_bytes"),
     }
 )
-"""Settings in which control planes of one platform may differ: of their machines, and of the way to what they
-share, which is checked when they start."""
+"""Settings that may differ between control planes of one platform: of their machines, and of their access to
+shared backends, which is checked at the start."""
 
 _CLASSES: Final = {one.name.lower(): one for one in Priority}
 
@@ -620,7 +620,7 @@ def _retention_rules(settings: Settings) -> tuple[_Rule, ...]:
 
 
 def _keep_error(text: str) -> str:
-    """Why it does not say which checkpoints are kept."""
+    """Return why a retention of checkpoints is invalid, "" if it is not."""
     try:
         retention_of(text or KEEP_ALL)
     except ValueError as error:
@@ -629,7 +629,7 @@ def _keep_error(text: str) -> str:
 
 
 def _shared_ports(settings: Settings) -> Iterator[_Rule]:
-    """Two listeners on one port: the second could not start, and the machine would not say why."""
+    """Two listeners on one port: the second could not start, and the system would not report why."""
     names = ("listen", "listen_agents", "listen_relay", "listen_ssh", "http")
     places = {"address": settings.plain_address} | {one: getattr(settings, one) for one in names}
     for (name, place), (other, taken) in combinations(places.items(), 2):
@@ -645,7 +645,7 @@ def _text(value: object) -> str:
 
 
 def _share_port(one: str, other: str) -> bool:
-    """Whether one of two HOST:PORT keeps the other from listening; port 0 is any free one."""
+    """Return whether two HOST:PORT exclude each other; port 0 is any free one."""
     (host, _, port), (other_host, _, other_port) = one.rpartition(":"), other.rpartition(":")
     hosts = {host, other_host}
     return port == other_port not in {"", "0"} and (len(hosts) == 1 or bool(hosts & _ANY_HOST))
@@ -691,5 +691,5 @@ def _are_networks(texts: Sequence[str]) -> bool:
 
 
 def read_settings(path: Path, environment: Mapping[str, str]) -> Settings:
-    """The settings in the TOML file `path`, overridden by `environment`; raises SettingsError."""
+    """Return the settings in the TOML file `path`, overridden by `environment`; raises SettingsError."""
     return settings.read_settings(Settings, path, environment, prefix=ENVIRONMENT_PREFIX)

@@ -1,4 +1,4 @@
-"""Whether this version of nsml may work with what a store holds, and how older data become today's.
+"""Checks that this version of nsml can work with a store's data, and migrates older data.
 
 The history has versions of its own (`history/sql/tables.py`); so has an agent's journal.
 """
@@ -24,13 +24,11 @@ _PATIENCE_TTLS: Final = 2
 _LOOK_S: Final = 0.2
 
 RESTORING: Final = "restoring"
-"""Key that is in a store from the first to the last step of a restore."""
+"""Key of a store from the first to the last step of a restore."""
 
 
 async def look_at(store: KeyValueStore) -> KeyValueStore:
-    """The store as the control plane is to use it.
-
-    Nothing is written.
+    """Return the store for use by the control plane; writes nothing.
 
     Raises:
         StartRefused: a newer version wrote it, or a restore into it was not finished.
@@ -58,10 +56,10 @@ async def look_at(store: KeyValueStore) -> KeyValueStore:
 async def wait_for_one_version(store: KeyValueStore, clock: Clock, lease_s: float) -> None:
     """Return when no control plane of another version runs: they would drop each other's fields.
 
-    One that died is still shown for as long as its lease lives, so that is waited for.
+    A dead one is listed until its lease ends, so that is waited for.
 
     Raises:
-        StartRefused: one does run.
+        StartRefused: another version runs.
         StoreError: the store does not answer.
     """
     ends_at = clock.monotonic() + _PATIENCE_TTLS * lease_s
@@ -80,9 +78,9 @@ async def wait_for_one_version(store: KeyValueStore, clock: Clock, lease_s: floa
 
 
 async def bring_forward(store: KeyValueStore) -> None:
-    """Make older data this version's. The store is ours alone: every other version is stopped.
+    """Migrate older data to this version. The store is ours alone: every other version is stopped.
 
-    A step that changes records comes before the version is written, and may be repeated.
+    A step that changes records runs before the version is written, and may be repeated.
 
     Raises:
         StoreError: the store does not answer.

@@ -1,17 +1,17 @@
-"""What a control plane stands on, and that it belongs together.
+"""The backends of a control plane, and the check that they belong together.
 
-A platform is a store, a history, an object store and keys. Each says whose it is: the store has the
-platform's record, history and objects are marked with its id and a random part that the record has,
-too. So nothing of one platform is ever served with a part of another, with an empty part, or with a
-copy that the others do not see.
+A platform is a store, a history, an object store and keys. Each has its owner's mark: the store has the
+platform's record, history and objects are marked with its id and a random part that is also in the
+record. So a platform is never served with a part of another, with an empty part, or with a
+copy that other control planes do not see.
 
 A *shared* platform has etcd by URLs, PostgreSQL and objects that all see: any number of control
 planes serve it. Every other platform belongs to one data folder:
 
-    DATA/coordination    what keeps the records: "embedded", "etcd" or the URLs of a cluster
-    DATA/cluster         id of the platform
-    DATA/cluster.new     the same while the first start is not through
-    DATA/platform.key    of a shared platform: opens its keys, which lie in the store
+    DATA/coordination   engine of the store: "embedded", "etcd" or the URLs of a cluster
+    DATA/cluster        id of the platform
+    DATA/cluster.new    the same until the first start is complete
+    DATA/platform.key   of a shared platform: decrypts its keys, which are in the store
 """
 
 from __future__ import annotations
@@ -56,32 +56,32 @@ _HOW_TO_SHARE: Final = (
 
 
 class StartRefused(Exception):
-    """The control plane does not start; the message says why and what to do."""
+    """The control plane does not start; the message has the reason and the remedy."""
 
 
 @dataclass(frozen=True, slots=True)
 class Coordination:
-    """What keeps the live records: "embedded", "etcd" (our child), or the URLs of a cluster."""
+    """Engine of the live records: "embedded", "etcd" (our child), or the URLs of a cluster."""
 
     kind: str
 
     @property
     def shown(self) -> str:
-        """The word that users see."""
+        """The name that users see."""
         return "embedded" if self.kind == "embedded" else "etcd"
 
     @property
     def is_inside(self) -> bool:
-        """Whether the store lies in the data folder itself."""
+        """Whether the store is in the data folder."""
         return self.kind in {"embedded", "etcd"}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BackendSettings:
-    """What a control plane is told to stand on; `history` and `objects` are URLs, "" for its folder.
+    """Configured backends of a control plane; `history` and `objects` are URLs, "" for its folder.
 
     Attributes:
-        accept_empty: "history" or "objects": one that is empty, or a copy, is taken in place of the
+        accept_empty: "history" or "objects": accept an empty one, or a copy, in place of the
             lost one.
     """
 
@@ -92,41 +92,41 @@ class BackendSettings:
 
     @property
     def is_shared(self) -> bool:
-        """Whether any number of control planes may stand on the same."""
+        """Whether any number of control planes may share these backends."""
         return bool(not self.coordination.is_inside and self.history and self.objects)
 
     @property
     def history_kind(self) -> str:
-        """The word of the record."""
+        """The value in the platform's record."""
         return "postgresql" if self.history else "sqlite"
 
     @property
     def objects_kind(self) -> str:
-        """The word of the record."""
+        """The value in the platform's record."""
         return "shared" if self.objects else "folder"
 
 
 class ClaimedBackends(Protocol):
-    """What is claimed."""
+    """The backends to claim."""
 
     @property
     def store(self) -> KeyValueStore:
-        """Where the record is."""
+        """Has the platform's record."""
         ...
 
     @property
     def history(self) -> History:
-        """What ended."""
+        """Has ended sessions."""
         ...
 
     @property
     def objects(self) -> ObjectStore:
-        """Bytes."""
+        """Has blobs."""
         ...
 
     @property
     def clock(self) -> Clock:
-        """For when the platform was made."""
+        """For the platform's creation time."""
         ...
 
     @property
@@ -137,10 +137,10 @@ class ClaimedBackends(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Claimed:
-    """The platform that is served from now on.
+    """The claimed platform.
 
     Attributes:
-        key, keys: of a shared platform; None of one that has its keys in its folder.
+        key, keys: of a shared platform; None if its keys are in its folder.
     """
 
     cluster: Cluster
@@ -149,12 +149,12 @@ class Claimed:
 
 
 def choose_coordination(wanted: str, data: Path) -> Coordination:
-    """What the data folder was made with, or, for a fresh one, what is wanted or there.
+    """Return the data folder's engine, or, for a fresh folder, the configured or available one.
 
-    A cluster may be reached under other URLs than before: its record says whether it is the same.
+    The URLs of a cluster may change: its record shows whether it is the same.
 
     Raises:
-        StartRefused: the folder was made with something else, or there is no such coordination.
+        StartRefused: the folder was made with another engine, or there is no such engine.
     """
     made_with = _read(data / "coordination")
     is_moved = bool(endpoints_of(made_with) and endpoints_of(wanted))
@@ -179,11 +179,11 @@ def choose_coordination(wanted: str, data: Path) -> Coordination:
 async def claim(
     on: ClaimedBackends, data: Path, standing: BackendSettings, key_file: Path
 ) -> Claimed:
-    """The platform that lives here; the first start makes it, and nothing is changed before.
+    """Return the platform of these backends; the first start makes it, and changes nothing before.
 
     Raises:
-        StartRefused: what is there does not belong together, or not to this data folder.
-        StoreError, HistoryUnavailable, ObjectsUnavailable: a part does not answer.
+        StartRefused: the backends do not belong together, or not to this data folder.
+        StoreError, HistoryUnavailable, ObjectsUnavailable: a backend does not answer.
     """
     return await _Claim(on, data, standing, key_file).run()
 
@@ -200,7 +200,7 @@ class _Claim:
         self._key_file = key_file
 
     async def run(self) -> Claimed:
-        # The marks first: whoever makes a platform writes its record before it marks anything.
+        # Read the marks first: a new platform's record is written before its marks.
         marks = await self._on.history.mark(), await self._on.objects.mark()
         known = _read(self._data / "cluster")
         item = await self._on.store.get(etcd_codec.CLUSTER)
@@ -221,7 +221,7 @@ class _Claim:
         return claimed
 
     async def _found(self) -> KeyValue:
-        """Make the platform, unless another one does so at the same moment; the record that stands."""
+        """Make the platform, unless another start does so now; return the record in the store."""
         on, draft = self._on, self._draft() or new_cluster_id(self._on.random_bytes)
         standing = self._standing
         cluster = Cluster(
@@ -248,7 +248,7 @@ class _Claim:
         if item is None:
             raise StartRefused("the store loses written data: is another program deleting it?")
         if is_key_made_now and etcd_codec.decode_cluster(item.value).id != draft:
-            self._key_file.unlink()  # another one was quicker: this key is nobody's
+            self._key_file.unlink()  # another start was quicker: this key is unused
         return item
 
     def _key_made_if_need_be(self) -> tuple[PlatformKey, bool]:
@@ -275,7 +275,7 @@ class _Claim:
         return _read(self._data / "cluster.new")
 
     def _check_newcomer(self, cluster: Cluster) -> None:
-        """A data folder that has not served a platform yet may join a shared one only."""
+        """Refuse a fresh data folder, except for a shared platform."""
         is_ours = self._standing.coordination.is_inside or self._draft() == cluster.id
         if is_ours or cluster.is_shared:
             return
@@ -288,7 +288,7 @@ class _Claim:
         )
 
     def _check_kinds(self, cluster: Cluster) -> None:
-        """A platform keeps to what it was made with: nothing is moved by changing a setting."""
+        """Refuse other kinds than the platform was made with: changing a setting moves nothing."""
         wanted = (self._standing.history_kind, self._standing.objects_kind)
         made = (cluster.history, cluster.objects)
         if wanted == made and (self._standing.is_shared == cluster.is_shared):
@@ -302,7 +302,7 @@ class _Claim:
         )
 
     def _refuse_marked(self, history: str, objects: str) -> None:
-        """Where the store is empty, history and objects must be free: else the store was emptied."""
+        """Refuse marked history or objects beside an empty store: it was emptied."""
         marks = (history, self._history_words()), (objects, self._objects_words())
         for mark, words in marks:
             if mark:
@@ -313,7 +313,7 @@ class _Claim:
                 )
 
     async def _with_keys(self, cluster: Cluster) -> Claimed:
-        """The platform with its keys, which only the right platform.key opens."""
+        """Return the platform with its keys, decrypted with platform.key."""
         if not cluster.is_shared:
             return Claimed(cluster)
         key = self._read_key()
@@ -341,9 +341,9 @@ class _Claim:
             ) from error
 
     async def _marked(self, cluster: Cluster) -> Cluster:
-        """The platform's record, which says what its history and its objects are marked with."""
+        """Mark history and objects; return the platform's record with these marks."""
         on, accepted = self._on, self._standing.accept_empty
-        # Both are looked at before one is marked: what is refused here leaves no mark anywhere.
+        # Check both before marking one: a refusal leaves no mark anywhere.
         self._check_mark(cluster, await on.history.mark(), "history")
         self._check_mark(cluster, await on.objects.mark(), "objects")
         while True:
@@ -401,7 +401,7 @@ class _Claim:
         )
 
     def _keep(self, claimed: Claimed) -> None:
-        """Write down in the data folder whom it serves."""
+        """Record the platform in the data folder."""
         data, cluster = self._data, claimed.cluster
         if claimed.keys is not None:
             forget_files(data, claimed.keys)

@@ -1,7 +1,7 @@
-"""What a scrape is told: figures of the platform as this control plane has them in memory.
+"""Metrics of a scrape: the platform's state in this control plane's memory.
 
-Nothing here waits, and no label grows with what users do: there are none of sessions, users or
-projects. Those of nodes and devices grow with the machines, up to MOST_DEVICES.
+Nothing here waits, and no label's cardinality depends on users: there are none of sessions, users or
+projects. Labels of nodes and devices are limited by MOST_DEVICES.
 """
 
 from __future__ import annotations
@@ -49,9 +49,9 @@ if TYPE_CHECKING:
     from nsml.common.clock import Clock
 
 MOST_DEVICES: Final = 20_000
-"""Devices that have series of their own; further ones count in the sums alone."""
+"""Devices with series of their own; further ones count only in the sums."""
 MOST_MODELS: Final = 50
-"""GPU models with a label of their own, those of most devices first."""
+"""GPU models with a label of their own, the most frequent first."""
 OTHER_MODEL: Final = "other"
 LONGEST_LABEL: Final = 100
 _PERCENT: Final = 100.0
@@ -59,7 +59,7 @@ _DEVICE: Final = ("node", "gpu", "uuid")
 
 
 class Placements(Protocol):
-    """Gangs since the start: placed, placed in vain since a node had gone meanwhile, and preempted."""
+    """Gangs since the start: placed, dropped since a node had gone meanwhile, and preempted."""
 
     placed: int
     dropped: int
@@ -68,18 +68,18 @@ class Placements(Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FigureSources:
-    """What the figures are made of, all of it in memory and kept up by others.
+    """Sources of the metrics, all in memory and updated by others.
 
     Attributes:
-        admission: what it refused users, and the room of the stores.
-        kept: what the object store keeps for users.
-        certificate_ends: of nodes, Unix seconds; 0: not known.
-        clocks_ahead_s: of nodes, over this control plane's.
+        admission: refusals, and free space of the stores.
+        kept: stored bytes of each user.
+        certificate_ends: of nodes, Unix seconds; 0: unknown.
+        clocks_ahead_s: of nodes, relative to this control plane's.
         fetched: datasets of nodes since their agents started.
-        joins_refused: how many machines tried to join in vain here.
-        leader, leads: who decides, and whether that is this control plane.
-        scheduling, committer, collector: what they did since the start, as plain counts.
-        clock: the one by which sessions were made.
+        joins_refused: number of refused joins of machines here.
+        leader, leads: the leader, and whether it is this control plane.
+        scheduling, committer, collector: plain counts since the start.
+        clock: the clock of sessions' creation times.
     """
 
     cluster_id: str
@@ -105,18 +105,18 @@ class FigureSources:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Taken:
-    """What was known at one moment: of frozen values, so that a thread may take its time over it.
+    """A snapshot of the sources, of frozen values, so that a thread may read it slowly.
 
     Attributes:
         now: Unix seconds.
         info: of this control plane.
-        work: what it did since the start, by the names of the counters.
-        collected: what the last look for objects without a reference found; None where it made none.
-        refused: how often something of users was refused or left out, by the name of the limit.
-        room: bytes that users may still fill, by store, where that is known.
-        kept: what is kept for each user.
-        certificate_ends, clocks_ahead_s, fetched: by node, as `FigureSources` has them.
-        ended, durations: of calls, as `CallCounts` has them.
+        work: counts since the start, by the names of the counters.
+        collected: result of the last search for unreferenced objects; None if there was none.
+        refused: number of refusals and omissions, by the name of the limit.
+        room: bytes that users may still fill, by store, if known.
+        kept: stored bytes of each user.
+        certificate_ends, clocks_ahead_s, fetched: by node, as in `FigureSources`.
+        ended, durations: of calls, as in `CallCounts`.
     """
 
     now: float
@@ -142,24 +142,24 @@ class Taken:
     durations: Mapping[str, Durations]
 
     def held(self, node: Node) -> Mapping[str, int]:
-        """Thousandths of its devices that sessions hold, by uuid."""
+        """Return the thousandths of its devices that sessions hold, by uuid."""
         allocation = self.allocations.get(node.name)
         return allocation.held_thousandths() if allocation else {}
 
     def sample(self, node: Node) -> NodeSample | None:
-        """What it said lately."""
+        """Return its latest sample."""
         return self.samples.get(node.name)
 
 
 def take(known: FigureSources, calls: CallCounts) -> Taken:
-    """All that figures are made of, as of now; on the event loop, as quick as copies are."""
+    """Return a snapshot of the sources; on the event loop, as quick as copies are."""
     own, leader = known.members.own, known.leader()
     samples = known.telemetry.known()
     is_gone = known.conditions.stands(ConditionName.COORDINATION_GONE)
     return Taken(
         now=known.clock.time(),
         info={"version": own.version, "member": own.name, "cluster": known.cluster_id},
-        # A leader leads by the store's word: without a quorum nobody can decide.
+        # Leadership depends on the store: without a quorum there is none.
         leads=known.leads() and not is_gone,
         term=leader.term if leader and not is_gone else 0,
         member_count=len(known.members.everyone()),
@@ -197,7 +197,7 @@ def take(known: FigureSources, calls: CallCounts) -> Taken:
 
 
 def figures(taken: Taken) -> Iterator[Metric]:
-    """All of them."""
+    """Return all metrics."""
     yield from _platform(taken)
     yield from _sessions(taken)
     yield from _work(taken)
@@ -269,7 +269,7 @@ def _work(taken: Taken) -> Iterator[Metric]:
 
 
 def _objects(taken: Taken) -> Iterator[Metric]:
-    """Of the last look, of whoever made it."""
+    """From the last search, of any control plane."""
     found = taken.collected
     if found is None:
         return
@@ -371,7 +371,7 @@ def _gpus(taken: Taken) -> Iterator[Metric]:
 
 
 def _by_label(counted: Counter[str], total: Counter[str]) -> dict[str, int]:
-    """What was counted by model, those of the fewest devices as one where there are too many."""
+    """Return counts by model, rare models merged if there are too many."""
     own = {model for model, _ in total.most_common(MOST_MODELS)}
     found: dict[str, int] = {}
     for model in total:
@@ -485,7 +485,7 @@ def _calls(taken: Taken) -> Iterator[Metric]:
 
 
 def _short(method: str) -> str:
-    """`SessionService/GetSession` of `/nsml.v1.SessionService/GetSession`."""
+    """Return `SessionService/GetSession` of `/nsml.v1.SessionService/GetSession`."""
     return method.rpartition(".")[2]
 
 

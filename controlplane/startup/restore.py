@@ -1,7 +1,7 @@
-"""`nsml-controlplane --restore`: a platform from a backup, into surroundings that hold nothing.
+"""`nsml-controlplane --restore`: restores a platform from a backup into empty backends.
 
-Whatever breaks off leaves no platform that looks whole: the folder says that it is being restored, and
-so does the store, until the last step, which writes who the platform is.
+An interrupted restore leaves no platform that looks whole: the folder and the store are marked as
+being restored until the last step, which writes the platform's record.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ if TYPE_CHECKING:
     from controlplane.store.interface import KeyValueStore
 
 MARK: Final = "restoring"
-"""File that is in a data folder from the first to the last step of a restore into it."""
+"""File of a data folder from the first to the last step of a restore into it."""
 
 _VALID_AGAIN: Final = (
     "users, tokens and nodes that were removed or revoked after the backup are valid again: remove them again "
@@ -62,7 +62,7 @@ _BATCH_BYTES: Final = 16 << 20
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Restored:
-    """What came of it; `is_beside`: the objects were there already."""
+    """The result; `is_beside`: the objects were there already."""
 
     cluster_id: str
     record_count: int
@@ -70,7 +70,7 @@ class Restored:
     is_beside: bool = False
 
     def lines(self) -> list[str]:
-        """The report to the operator, a line each."""
+        """Return the report to the operator, by lines."""
         found = [
             f"restored {self.cluster_id}: {self.record_count} records, {self.blob_count} blobs",
             _VALID_AGAIN,
@@ -84,7 +84,7 @@ class Restored:
 
 
 def refuse_unfinished(data: Path) -> None:
-    """Raise StartRefused for a folder into which a restore broke off."""
+    """Raise StartRefused for a folder with an interrupted restore."""
     if (data / MARK).exists():
         raise StartRefused(
             f"a restore into {data} was broken off, so a part of the platform is missing: empty it "
@@ -93,14 +93,14 @@ def refuse_unfinished(data: Path) -> None:
 
 
 async def restore(settings: Settings, path: Path, keys: Path | None) -> Restored:
-    """Fill what the settings name from the backup at `path`.
+    """Fill the configured backends from the backup at `path`.
 
-    `keys` is a folder with the platform's private files, where the backup does not have them.
+    `keys` is a folder with the platform's private files, if the backup lacks them.
 
     Raises:
-        StartRefused: something is there already, or the backup cannot be restored by this version.
-        BackupError: it is not whole, or others could have changed it or read its keys; nothing was written.
-        StoreError, NsmlError, OSError: it broke off.
+        StartRefused: a backend is not empty, or this version cannot restore the backup.
+        BackupError: it is incomplete, or others could have changed it or read its keys; nothing was written.
+        StoreError, NsmlError, OSError: the restore was interrupted.
     """
     backup = Backup(path)
     _check_version(backup)
@@ -135,7 +135,7 @@ async def restore(settings: Settings, path: Path, keys: Path | None) -> Restored
 
 
 class _Restoring:
-    """One restore, into parts that are open; `stored` are the records of the backup by key."""
+    """One restore, into opened backends; `stored` are the records of the backup by key."""
 
     def __init__(
         self,
@@ -156,10 +156,10 @@ class _Restoring:
         self._private = dict(private)
 
     async def checked(self) -> tuple[Cluster, str]:
-        """The platform of the backup, and the mark of objects that outlived it ("" of others); writes nothing.
+        """Return the platform of the backup, and the mark of objects that survived it ("" if none); writes nothing.
 
         Raises:
-            StartRefused: something is there already.
+            StartRefused: a backend is not empty.
             BackupError: there is no platform in the backup.
         """
         made = self._stored.get(etcd_codec.CLUSTER)
@@ -192,7 +192,7 @@ class _Restoring:
         )
 
     async def _check_empty(self, cluster: Cluster) -> str:
-        """The mark of objects that outlived the platform, "" of others; StartRefused."""
+        """Return the mark of objects that survived the platform, "" if none; StartRefused."""
         there = [item.key for item in (await self._on.store.list("", keys_only=True)).items]
         if there:
             raise StartRefused(
@@ -216,10 +216,10 @@ class _Restoring:
         return objects
 
     def _put_keys(self, cluster_id: str, sealed: bytes | None) -> dict[str, bytes]:
-        """Lay the private keys where the platform looks for them; what the store has of them.
+        """Write the private keys to their places; return the store's part of them.
 
         Raises:
-            StartRefused: they do not open with the platform's key.
+            StartRefused: the platform's key does not decrypt them.
         """
         platform_key = self._private.pop(KEY_FILE, None)
         if sealed is not None:
@@ -232,7 +232,7 @@ class _Restoring:
             vault = "".join(f"{one.hex()}\n" for one in keys.vault).encode()
             certificate, key = keys.authority
             self._private |= {"ca.pem": certificate, "ca.key": key, "secrets.key": vault}
-            if is_laid_now:  # else it is its owner's, who may have no other
+            if is_laid_now:  # otherwise it is the owner's, perhaps the only copy
                 self._key_file.unlink()
         for name, content in self._private.items():
             write_private(self._data / name, content)
@@ -261,7 +261,7 @@ class _Restoring:
         return key
 
     def _going_on(self, cluster: Cluster, objects_mark: str) -> Cluster:
-        """The cluster record to continue with: its revisions begin above all that were ever reported."""
+        """Return the cluster record to continue with: its revisions begin above all reported ones."""
         standing = self._standing
         after = max(self._backup.manifest.revision, cluster.offset)
         restored = Restore(
@@ -306,7 +306,7 @@ def _check_empty(data: Path) -> None:
 
 
 def _clear(data: Path) -> None:
-    """Leave a folder as empty as it was: nothing has been restored into it, so that it can be tried again."""
+    """Empty a folder into which nothing has been restored, for another try."""
     for one in data.iterdir():
         if one.name == "lock":
             continue
@@ -319,7 +319,7 @@ def _clear(data: Path) -> None:
 def _private_files(
     backup: Backup, keys: Path | None, key_file: Path, *, is_sealed: bool
 ) -> Mapping[str, bytes]:
-    """The platform's private files by name; StartRefused when they are not enough."""
+    """Return the platform's private files by name; StartRefused if some are missing."""
     if keys is None:
         found = {name: backup.key(name) for name in _KEYS if name in backup.manifest.keys}
     else:
@@ -354,9 +354,9 @@ async def _put_blobs(objects: ObjectStore, backup: Backup) -> int:
 
 
 async def _still_live(history: History, found: dict[str, bytes]) -> dict[str, bytes]:
-    """The records without sessions that were exported while the backup was made.
+    """Return the records without the sessions that were exported during the backup.
 
-    The catalogue has them as they ended. What they held on nodes goes with them.
+    The catalogue has their final state. Their allocations on nodes are removed, too.
     """
     exported: dict[str, Session] = {}
     for key, value in found.items():
@@ -386,10 +386,10 @@ async def _still_live(history: History, found: dict[str, bytes]) -> dict[str, by
 
 
 async def _put_records(store: KeyValueStore, found: Mapping[str, bytes]) -> None:
-    """Create them in the order in which they were created once.
+    """Create them in the order of their first creation.
 
-    A token or secret that is older than its user belongs to an earlier user of that name: so nothing
-    else is created together with a user.
+    A token or secret that is older than its user belongs to an earlier user of that name: so a
+    user is created in a transaction of its own.
     """
     for puts in _transactions(Put(key=key, value=value) for key, value in found.items()):
         await store.commit(Transaction(success=tuple(puts)))

@@ -1,4 +1,4 @@
-"""`nsml-controlplane --secrets-key`: another key for users' secrets, while the platform runs."""
+"""`nsml-controlplane --secrets-key`: rotates the key of users' secrets, while the platform runs."""
 
 from __future__ import annotations
 
@@ -27,10 +27,10 @@ Change = Literal["renew", "forget"]
 
 
 async def change_secrets_key(settings: Settings, change: Change, clock: Clock) -> str:
-    """Put a new key in front of the others, or leave only the first; what to tell of it.
+    """Add a new key before the others, or keep only the first; return the report.
 
     Raises:
-        StartRefused: it is no shared platform, its keys do not open, or something lies under them.
+        StartRefused: the platform is not shared, its keys cannot be decrypted, or old keys are in use.
         StoreError: the store does not answer.
     """
     standing = standing_of(settings)

@@ -86,42 +86,42 @@ if TYPE_CHECKING:
 _log = structlog.get_logger()
 
 STOP_GRACE_S: Final = 0.5
-"""How long calls that are being answered may take when the control plane stops."""
+"""Time for calls in progress when the control plane stops."""
 
 RESIGN_WITHIN_S: Final = 2.0
-"""How long handing over to another leader may take when the control plane stops."""
+"""Time for the handover to another leader when the control plane stops."""
 
 LEAVE_WITHIN_S: Final = 0.5
-"""How long taking our record from the members may take."""
+"""Time for removing our record from the members."""
 
 _SERVING: Final = health_pb2.HealthCheckResponse.SERVING
 
 LONGEST_SOCKET_PATH: Final = 100
 
 GRPC_OPTIONS: Final = (
-    # The default of 4 MiB, said: it bounds what one message can make us allocate.
+    # The default of 4 MiB, explicitly: it limits the memory that one message can allocate.
     ("grpc.max_receive_message_length", 4 << 20),
     ("grpc.max_metadata_size", 16 << 10),
-    # Sockets that say nothing do not hold a file descriptor for two minutes.
+    # Silent sockets must not hold a file descriptor for two minutes.
     ("grpc.server_handshake_timeout_ms", 2_000),
-    # What a client may send of a message that nobody reads yet. Left to itself gRPC measures the
-    # connection, and then takes whole messages of all its streams.
+    # Limit of unread bytes of a message. By default gRPC measures the connection, and then buffers
+    # whole messages of all its streams.
     ("grpc.http2.bdp_probe", 0),
     ("grpc.http2.lookahead_bytes", 128 << 10),
-    # By itself 16 KiB: a message would be put together from a hundred pieces, each with a cost of its own.
+    # The default is 16 KiB: a message would be assembled from a hundred pieces, each with a cost of its own.
     ("grpc.http2.max_frame_size", 1 << 20),
     # For each connection, so that one client cannot lock out the others.
     ("grpc.max_concurrent_streams", 1_000),
-    # One without calls is closed: its client opens another one when it has something to ask.
+    # An idle connection is closed: its client reconnects for its next call.
     ("grpc.max_connection_idle_ms", 300_000),
     ("grpc.keepalive_time_ms", 20_000),
     ("grpc.keepalive_timeout_ms", 10_000),
     ("grpc.http2.ping_timeout_ms", 10_000),
     ("grpc.http2.max_pings_without_data", 0),
     ("grpc.keepalive_permit_without_calls", 1),
-    # Clients and agents that know several control planes ask each second whether theirs is there.
+    # Clients and agents with several control planes ping theirs each second.
     ("grpc.http2.min_ping_interval_without_data_ms", 500),
-    # A port that somebody else has is an error, not half of the calls.
+    # A port in use is an error; otherwise the calls would be split.
     ("grpc.so_reuseport", 0),
 )
 
@@ -131,14 +131,14 @@ _OPENS_HTTP_OF_A_UNIT: Final = (
 )
 
 _OWN_FILES: Final = 256
-"""File descriptors that are for databases, logs and HTTP."""
+"""File descriptors reserved for databases, logs and HTTP."""
 _MOST_FILES: Final = 1 << 16
 _LISTENERS: Final = 4
 _LEAST_CONNECTIONS: Final = 64
 
 
 def connection_limit(open_files: int) -> int:
-    """How many connections each gRPC listener may have: together they leave file descriptors for everything else."""
+    """Return the maximum connections of each gRPC listener: together they leave file descriptors for other uses."""
     return max(_LEAST_CONNECTIONS, (open_files - _OWN_FILES) // _LISTENERS)
 
 
@@ -152,7 +152,7 @@ def _grpc_options() -> tuple[tuple[str, int], ...]:
 
 
 class Listeners:
-    """Where one server listens."""
+    """The listeners of one server."""
 
     def __init__(self, server: grpc.aio.Server, settings: Settings, authority: Authority) -> None:
         self._server = server
@@ -201,10 +201,10 @@ class Listeners:
         return self.http is not None and not self.http.is_private
 
     def web(self, plane: ControlPlane) -> Web | None:
-        """What answers over HTTP; None where nobody listens for that."""
+        """Return the HTTP server; None if there is no listener for it."""
         if self._http_socket is None:
             return None
-        # A tenth of a second for who needs it.
+        # These imports take a tenth of a second.
         from controlplane.gateway.guard import Rules, networks  # noqa: PLC0415
         from controlplane.startup.web import Web  # noqa: PLC0415
         from nsml.common.connections import Limits  # noqa: PLC0415
@@ -231,7 +231,7 @@ class Listeners:
         )
 
     def relay_process(self, on: Backends) -> RelayProcess | None:
-        """What passes on bytes of tunnels; None where nobody listens for that."""
+        """Return the relay of tunnels' bytes; None if there is no listener for it."""
         if self._relay_socket is None:
             return None
         return RelayProcess(
@@ -242,7 +242,7 @@ class Listeners:
         )
 
     def jump_host(self, plane: ControlPlane) -> ServingProcess | None:
-        """By what ssh reaches sessions; None where nobody listens for that. ListenRefused: it could not call us."""
+        """Return the jump host for ssh; None if there is no listener for it. ListenRefused: it could not call us."""
         own = self.socket or self.plain
         if self._ssh_socket is None:
             return None
@@ -253,21 +253,21 @@ class Listeners:
         )
 
     def for_ssh(self) -> str:
-        """HOST:PORT of the jump host; "" when there is none."""
+        """HOST:PORT of the jump host; "" if there is none."""
         return self._reached(self.ssh)
 
     @property
     def primary(self) -> str:
-        """Where this machine's own programs call."""
+        """The address for programs of this machine."""
         chosen = self.plain or self.socket or self.users
         return str(chosen) if chosen else ""
 
     def for_users(self) -> str:
-        """HOST:PORT that other machines call; "" when there is no listener for them."""
+        """HOST:PORT for other machines; "" if there is no listener for them."""
         return self._reached(self.users)
 
     def for_agents(self) -> str:
-        """HOST:PORT that joined agents dial; "" when there is no listener for them."""
+        """HOST:PORT for joined agents; "" if there is no listener for them."""
         return self._reached(self.agents)
 
     def _http_url(self) -> str:
@@ -282,7 +282,7 @@ class Listeners:
         return str(Address(host=host, port=listener.port))
 
     def facts(self) -> dict[str, str]:
-        """All of them by name, for ready.json."""
+        """Return all addresses by name, for ready.json."""
         found = {
             "address": self.primary,
             "socket": self.socket.path if self.socket else "",
@@ -296,7 +296,7 @@ class Listeners:
 
 
 async def serve(settings: Settings, *, stop: asyncio.Event) -> None:
-    """Run a control plane until `stop` is set, which ends it at any time: while it waits for a part, too.
+    """Run a control plane until `stop` is set, at any time, even while waiting for a backend.
 
     Raises:
         StartRefused, ListenRefused, StoreError, NsmlError: it cannot start or go on.
@@ -331,7 +331,7 @@ async def _live(settings: Settings, stop: asyncio.Event, started: asyncio.Event)
 
 
 def _tell_starting(file: Path, awaits: str) -> None:
-    """To `nsml up` and `nsml status` of this machine: what the start waits for, "" for nothing."""
+    """Report the awaited backend, "" for none, to `nsml up` and `nsml status` of this machine."""
     if awaits:
         write_private(file, json.dumps({"pid": os.getpid(), "awaits": awaits}).encode() + b"\n")
     else:
@@ -339,7 +339,7 @@ def _tell_starting(file: Path, awaits: str) -> None:
 
 
 def _programs(relay: RelayProcess | None, jump_host: ServingProcess | None) -> list[ServingProcess]:
-    """Those that run beside this one."""
+    """Return the child processes."""
     return [one for one in (relay.process if relay else None, jump_host) if one is not None]
 
 
@@ -409,7 +409,7 @@ async def _serve(
     beside = [asyncio.create_task(one.run(), name="beside") for one in plane.core.beside]
     ready = settings.data / "ready.json"
     try:
-        # The others find this very process by it.
+        # Other members identify this very process by it.
         await health_servicer.set(process_name(plane.core.process), _SERVING)
         await _prepare(settings, plane, running, waiting)
         await server.start()
@@ -445,22 +445,22 @@ async def _serve(
 
 
 def _is_of_up(data: Path) -> bool:
-    """Whether `nsml up` starts this control plane; else a unit does, or somebody by hand."""
+    """Return whether `nsml up` starts this control plane; otherwise a unit or a person does."""
     return (data.absolute().parent / "local.json").exists()
 
 
 async def _nothing() -> None:
-    """Where nobody listens for it."""
+    """Used if there is no listener."""
 
 
 async def _leave_at(stop: asyncio.Event, plane: ControlPlane) -> None:
-    """Return when we are to stop; nobody decides from then on, so the successor is called at once."""
+    """Wait for `stop`, then resign at once, so that a successor is elected."""
     await stop.wait()
     plane.leave()
 
 
 async def _within(seconds: float, work: Coroutine[Any, Any, None]) -> None:
-    """Do what can be done in time: a store that does not answer holds up no stop."""
+    """Run with a timeout: a store that does not answer must not delay a stop."""
     try:
         async with asyncio.timeout(seconds):
             await work
@@ -469,7 +469,7 @@ async def _within(seconds: float, work: Coroutine[Any, Any, None]) -> None:
 
 
 def _instance(data: Path) -> str:
-    """What tells this data folder from any other one, also from another control plane's of its name."""
+    """Return the id of this data folder, unique even among control planes of the same name."""
     file = data / "instance"
     if not file.exists():
         write_private(file, secrets.token_hex(8).encode() + b"\n")
@@ -479,7 +479,7 @@ def _instance(data: Path) -> str:
 async def _prepare(
     settings: Settings, plane: ControlPlane, running: asyncio.Task[None], waiting: Waiting
 ) -> None:
-    """Wait until everything is known, and write the tokens that the settings ask for."""
+    """Wait until the state is loaded, and write the configured tokens."""
     tokens = asyncio.create_task(waiting.until_there(lambda: _write_tokens(settings, plane)))
     try:
         await asyncio.wait({tokens, running}, return_when=asyncio.FIRST_COMPLETED)
@@ -501,9 +501,9 @@ async def _write_tokens(settings: Settings, plane: ControlPlane) -> None:
 
 
 class _Door(Wrapper):
-    """Stands before the interceptors until there are some.
+    """Placeholder for the interceptors until they exist.
 
-    The server must exist before the ports are known, and they before the control plane is made.
+    The server must exist before the ports are known, and these before the control plane is made.
     """
 
     def __init__(self) -> None:
@@ -511,24 +511,24 @@ class _Door(Wrapper):
         self._behind: tuple[Wrapper, ...] = ()
 
     def open(self, behind: tuple[Wrapper, ...]) -> None:
-        """Pass calls on."""
+        """Pass calls on to these interceptors."""
         self._behind = behind
 
     async def intercept_service(self, continuation: Any, handler_call_details: Any) -> Any:
-        """Serve nothing before the door is there."""
+        """Serve nothing before `open`."""
         if not self._behind:
             return None
         return await super().intercept_service(continuation, handler_call_details)
 
     def wrap(self, handler: Handler, method: str) -> Handler:
-        """Return the method's handler behind all of them, the first of them first."""
+        """Return the method's handler wrapped by all interceptors, the first one outermost."""
         for wrapper in reversed(self._behind):
             handler = wrapper.wrap(handler, method)
         return handler
 
 
 def _add_standard_services(server: grpc.aio.Server) -> Any:
-    """Health and reflection; the health servicer."""
+    """Add health and reflection; return the health servicer."""
     servicer = health.aio.HealthServicer()  # type: ignore[attr-defined]
     health_pb2_grpc.add_HealthServicer_to_server(servicer, ByName(server))
     services = sorted({method.split("/")[1] for method in TABLE})
@@ -557,10 +557,10 @@ def main(arguments: Sequence[str] | None = None) -> NoReturn:
     except SystemExit as end:
         code = int(end.code or 0)
     for stream in (sys.stdout, sys.stderr):
-        with contextlib.suppress(OSError):  # who reads it may be gone
+        with contextlib.suppress(OSError):  # the reader may be gone
             stream.flush()
-    # All is closed. What is left are threads of libraries that are not written in Python: one that
-    # comes back into an interpreter that is being taken apart aborts the process (SIGABRT).
+    # All is closed. Only threads of native libraries are left: one that returns into an interpreter
+    # that is shutting down aborts the process (SIGABRT).
     os._exit(code)
 
 
@@ -627,7 +627,7 @@ def _check(settings: Settings) -> NoReturn:
 
 
 def _restore(settings: Settings, folder: Path, keys: Path | None) -> None:
-    """Restore the newest backup of a folder, or the one that it is."""
+    """Restore the given backup, or the newest one of a folder."""
     done = asyncio.run(restore(settings, backups_in(folder.absolute())[-1], keys))
     print("\n".join(done.lines()))  # noqa: T201
 
@@ -641,7 +641,7 @@ def _sentences(error: BaseException) -> Iterator[str]:
 
 
 def _sentence(error: BaseException) -> str:
-    """What happened, with why and what to try where that is known."""
+    """Format an error, with its reason and advice if known."""
     if isinstance(error, OSError):
         return words_of(error)
     if not isinstance(error, NsmlError):
@@ -651,7 +651,7 @@ def _sentence(error: BaseException) -> str:
 
 
 def _exit(code: int, message: str) -> NoReturn:
-    # Nothing that is said here should have a password; what others' libraries say might.
+    # Our messages have no passwords; those of libraries might.
     print(f"nsml-controlplane: {without_password(message)}", file=sys.stderr)  # noqa: T201
     raise SystemExit(code)
 

@@ -1,8 +1,8 @@
-"""A start waits for what is away, and ends at once where it is refused.
+"""A start waits for unavailable backends, and ends at once if one refuses it.
 
-After a power cut everything starts at once, in any order. Which parts may be away for a while are
-those that others run: an etcd cluster by URLs, PostgreSQL, an object store that is shared. What lies
-in the data folder is there or broken.
+After a power cut everything starts at once, in any order. Backends run by others may be unavailable
+for a while: an etcd cluster by URLs, PostgreSQL, a shared object store. Those in the data folder
+work or are broken.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 PAUSE_S: Final = 0.5
-"""Between two attempts; one takes up to some seconds where a host says nothing."""
+"""Between two attempts; one takes some seconds if a host does not answer."""
 TOLD_EVERY_S: Final = 60.0
 
 _log = structlog.get_logger()
@@ -34,14 +34,14 @@ _log = structlog.get_logger()
 
 @dataclass(frozen=True, slots=True)
 class Absence:
-    """What is away, and the reason in a sentence that names it with its address."""
+    """An unavailable backend, and the reason in a sentence with its name and address."""
 
     part: str
     reason: str
 
 
 def absence(error: Exception, standing: BackendSettings) -> Absence | None:
-    """What is away after such an error; None where waiting would not help."""
+    """Return the unavailable backend after such an error; None if waiting would not help."""
     match error:
         case HistoryDenied() | ObjectsDenied():
             return None
@@ -59,10 +59,10 @@ def _sentence(error: NsmlError) -> str:
 
 
 class Waiting:
-    """The waiting of one start: without an end of its own, until it is cancelled.
+    """The waiting of one start: without a timeout, until it is cancelled.
 
     Args:
-        tell: is given the reason whenever it is another one; "" once nothing is waited for.
+        tell: is called with the reason at each change; "" after the wait.
     """
 
     def __init__(
@@ -75,9 +75,9 @@ class Waiting:
         self._began_at = self._told_at = 0.0
 
     async def until_there(self, attempt: Callable[[], Awaitable[T]]) -> T:
-        """What an attempt gives, repeated for as long as a part is away.
+        """Return the result of an attempt, repeated while a backend is unavailable.
 
-        Each one has to be safe after one that broke off.
+        Each attempt must be safe after a failed one.
         """
         while True:
             try:

@@ -1,4 +1,4 @@
-"""The HTTP listener of one control plane, made of its parts. Only who listens there loads its libraries."""
+"""The HTTP listener of one control plane. Its libraries are loaded only if it is configured."""
 
 from __future__ import annotations
 
@@ -40,17 +40,17 @@ class Web:
 
     Args:
         taken: the socket to answer on.
-        identity: whose certificate is shown; None: without TLS.
+        identity: the certificate to show; None: without TLS.
         token_file: of the token for scrapes.
-        url: where browsers reach it.
-        server: where programs of this machine call the control plane; "" for nowhere.
+        url: the address for browsers.
+        server: the control plane's address for programs of this machine; "" for none.
         visdom_python: see Settings.
-        rules: who is answered.
-        limits: what one client may take.
+        rules: the clients that are answered.
+        limits: limits of one client.
         proxies: see HttpServer.
 
     Attributes:
-        calls: counts what the gRPC server answers; one of its interceptors.
+        calls: counts the gRPC server's calls; one of its interceptors.
         serves: whether the control plane answers calls.
     """
 
@@ -87,14 +87,14 @@ class Web:
         )
 
     async def serve(self) -> None:
-        """Answer until `stop`; views end then."""
+        """Answer until `stop`, which also ends views."""
         async with TaskGroup() as group:
             views = group.create_task(self._views.run(), name="views")
             await self._server.run_until_told()
             views.cancel()
 
     def stop(self) -> None:
-        """Let `serve` end, once what is being answered is, within a moment."""
+        """End `serve` after calls in progress, within a moment."""
         self._server.should_exit = True
 
     def _why_not_ready(self) -> str:
@@ -106,7 +106,7 @@ class Web:
 
 
 def known_of(core: Core) -> FigureSources:
-    """What figures of a control plane are made of."""
+    """Return the sources of a control plane's metrics."""
     return FigureSources(
         cluster_id=core.cluster_id,
         state=core.state,
