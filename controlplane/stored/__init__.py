@@ -1,1 +1,1 @@
-"""What is written in etcd."""
+"""Records in etcd."""

@@ -1,7 +1,7 @@
-"""Domain values to what is written in etcd, and back. Keys, too.
+"""Converts domain values to etcd records and back; defines the keys, too.
 
-A newer version reads what an older one wrote. Not the other way round: who rewrites a record drops
-the fields that its version does not know, so all control planes of a store are of one version.
+A newer version reads records of an older one, but not vice versa: rewriting a record drops fields
+unknown to the writer's version, so all control planes of a store are of one version.
 """
 
 from __future__ import annotations
@@ -52,51 +52,51 @@ NOTICES: Final = "notice/"
 CLUSTER: Final = "cluster"
 PLATFORM_KEYS: Final = "platform-keys"
 PROBE: Final = Transaction(success=(Put(key="probe", value=b""),))
-"""A write without meaning: shows whether the store takes writes, and makes a new revision."""
+"""A write without meaning: shows whether the store accepts writes, and makes a new revision."""
 
 
 def session_key(session_id: str) -> str:
-    """Where a live session is."""
+    """Key of a live session."""
     return SESSIONS + session_id
 
 
 def allocation_key(node: str) -> str:
-    """Where what a node is to run is."""
+    """Key of a node's allocation."""
     return ALLOCATIONS + node
 
 
 def node_key(node: str) -> str:
-    """Where a node is."""
+    """Key of a node."""
     return NODES + node
 
 
 def project_key(name: str) -> str:
-    """Where a project is."""
+    """Key of a project."""
     return PROJECTS + name
 
 
 def name_key(name: str) -> str:
-    """The unique index of names."""
+    """Key in the unique index of names."""
     return NAMES + name
 
 
 def request_key(owner: str, request_id: str) -> str:
-    """The unique index of request ids."""
+    """Key in the unique index of request ids."""
     return f"{REQUESTS}{owner}/{request_id}"
 
 
 def counter_key(owner: str, dataset: str) -> str:
-    """The number given last for a user and dataset."""
+    """Key of the last number of a user and dataset."""
     return f"{COUNTERS}{owner}/{dataset}"
 
 
 def withdrawals_key(owner: str) -> str:
-    """How often rights to content of an owner that was shown were withdrawn: no other counter's owner is empty."""
+    """Key of the counter of withdrawn access to an owner's content: no other counter's owner is empty."""
     return f"{COUNTERS}/withdrawn/{owner}"
 
 
 def notice_key(notice: Notice) -> str:
-    """Where what a user's webhook is to be told is; a session ends once."""
+    """Key of a notice for a user's webhook; a session ends once."""
     return f"{NOTICES}{notice.owner}/{notice.session_id}"
 
 
@@ -116,7 +116,7 @@ def encode_counter(last: int) -> bytes:
 
 
 def decode_counter(value: bytes) -> int:
-    """Number given last."""
+    """The last number."""
     return pb.CounterRecord.FromString(value).last
 
 
@@ -154,7 +154,7 @@ def _set_held_cause(session: Session, record: pb.SessionRecord) -> None:
 
 
 def _held_cause(record: pb.SessionRecord) -> HeldCause | None:
-    """The cause, also of a session that was held before causes were stored."""
+    """Return the cause, also for sessions held before causes were stored."""
     if record.held_cause:
         return HeldCause(record.held_cause)
     if record.state != SessionState.HELD or not record.HasField("end"):
@@ -172,7 +172,7 @@ _SESSION: Final = codec(
 
 
 def encode_session(session: Session, *, term: int = 0) -> bytes:
-    """Value of a session key, and of the catalogue; `term` is that of the leader that decided it."""
+    """Value of a session key, and of the catalogue; `term` is the deciding leader's."""
     record = _SESSION.to_message(session)
     record.term = term
     return record.SerializeToString()
@@ -184,7 +184,7 @@ _ALLOCATION: Final = codec(Allocation, pb.AllocationRecord, extra=("term",))
 
 
 def encode_allocation(allocation: Allocation, *, term: int = 0) -> bytes:
-    """Value of an allocation key; `term` is that of the leader that decided it."""
+    """Value of an allocation key; `term` is the deciding leader's."""
     record = _ALLOCATION.to_message(allocation)
     record.term = term
     return record.SerializeToString()
