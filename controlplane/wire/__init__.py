@@ -1,1 +1,1 @@
-"""What servicers of all areas share: refusals as status codes, parts of large answers, common conversions, interceptors."""
+"""Shared by servicers of all areas: errors as status codes, chunking of large answers, conversions, interceptors."""

@@ -1,4 +1,4 @@
-"""Datasets and checkpoints."""
+"""Messages of datasets and checkpoints."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def dataset_message(
     restorable_until: float | None = None,
     lineage: SeenLineage | None = None,
 ) -> datasets_pb2.Dataset:
-    """A dataset with one version; `is_own`: the caller may read all of it, and is told of its use: so many live sessions."""
+    """Return a dataset with one version; `is_own`: the caller may read all of it, and sees `live`, the number of live sessions."""
     dataset, version = listing.dataset, listing.version
     size_bytes, file_count = version.size_bytes, version.file_count
     for one in listing.parts.roots if listing.parts and is_own else ():
@@ -84,7 +84,7 @@ def _lineage_message(seen: SeenLineage) -> datasets_pb2.DatasetLineage:
 
 
 def version_names(versions: Iterable[DatasetUse]) -> list[sessions_pb2.DatasetReference]:
-    """Versions of datasets by their full names."""
+    """Return the full names of dataset versions."""
     return [
         sessions_pb2.DatasetReference(name=f"{one.owner}/{one.name}", version=one.number)
         for one in versions
@@ -94,7 +94,7 @@ def version_names(versions: Iterable[DatasetUse]) -> list[sessions_pb2.DatasetRe
 def _part_message(
     root: DatasetRoot, access: PartAccess, *, is_told: bool
 ) -> datasets_pb2.DatasetPart:
-    # By the digest of a small part one could check a guess of what is in it.
+    # The digest of a small part would let one check a guess of its content.
     return datasets_pb2.DatasetPart(
         path=root.path,
         access=f"PART_ACCESS_{access.name}",
@@ -105,7 +105,7 @@ def _part_message(
 
 
 def to_parts(parts: Iterable[datasets_pb2.DatasetPart]) -> dict[str, PartAccess]:
-    """Who is to read parts, by path."""
+    """Return the access to parts, by path."""
     found: dict[str, PartAccess] = {}
     for one in parts:
         if one.path in found:
@@ -118,7 +118,7 @@ def to_parts(parts: Iterable[datasets_pb2.DatasetPart]) -> dict[str, PartAccess]
 
 
 def tags_by_name(marks: Marks) -> Mapping[str, list[str]]:
-    """The tags of each checkpoint that has any, in order."""
+    """Return the tags of each tagged checkpoint, in order."""
     found: dict[str, list[str]] = {}
     for tag, name in sorted(marks.tags.items()):
         found.setdefault(name, []).append(tag)
@@ -128,7 +128,7 @@ def tags_by_name(marks: Marks) -> Mapping[str, list[str]]:
 def checkpoint_message(
     checkpoint: Checkpoint, session: str, tags: Mapping[str, Sequence[str]] | None = None
 ) -> checkpoints_pb2.Checkpoint:
-    """A checkpoint of the session of this name; `tags` by the names of checkpoints."""
+    """Return a checkpoint of the session of this name; `tags` by the names of checkpoints."""
     _, content_saved_at = checkpoint.content_of
     summary = json.loads(checkpoint.summary)
     return checkpoints_pb2.Checkpoint(

@@ -1,4 +1,4 @@
-"""One table from refusals to gRPC: a status code, and google.rpc.ErrorInfo in the trailers."""
+"""Maps errors to gRPC: a status code, and google.rpc.ErrorInfo in the trailers."""
 
 from __future__ import annotations
 
@@ -38,8 +38,8 @@ DETAILS: Final = "grpc-status-details-bin"
 
 MESSAGE_BYTES: Final = 500
 VALUE_BYTES: Final = 1_200
-"""Of a refusal's message, and of each of its details: gRPC's clients take 8 KiB of trailers, and
-answer what is larger with an error of their own."""
+"""Limits of an error's message, and of each of its details: gRPC's clients accept 8 KiB of trailers, and
+replace larger ones with an error of their own."""
 
 _ASK: Final = (
     "again in a moment; if it persists, an administrator finds it in the control plane's log"
@@ -62,7 +62,7 @@ _GONE: Final[tuple[tuple[type[Exception] | tuple[type[Exception], ...], str], ..
     (NoSpace, "the platform's store is full"),
     ((StoreUnavailable, CommitUnknown), "the platform's store does not answer"),
 )
-"""What passes by itself, in words that name the part: the first row that fits."""
+"""Temporary failures, in words that name the part: the first matching row applies."""
 
 _log = structlog.get_logger()
 
@@ -78,16 +78,16 @@ CODES: Final[tuple[tuple[type[errors.NsmlError], grpc.StatusCode], ...]] = (
     (errors.TooLarge, grpc.StatusCode.RESOURCE_EXHAUSTED),
     (errors.NsmlError, grpc.StatusCode.INTERNAL),
 )
-"""The first row whose class fits decides."""
+"""The first matching row applies."""
 
 
 def code_of(error: errors.NsmlError) -> grpc.StatusCode:
-    """The status code of a refusal."""
+    """Return the status code of an error."""
     return next(code for kind, code in CODES if isinstance(error, kind))
 
 
 async def refuse(context: Context, error: errors.NsmlError) -> NoReturn:
-    """End the call with a refusal."""
+    """End the call with an error."""
     code, message = code_of(error), _cut(error.message, MESSAGE_BYTES)
     metadata = {key: _cut(value, VALUE_BYTES) for key, value in error.details.items()}
     info = error_details_pb2.ErrorInfo(domain=DOMAIN, reason=error.reason, metadata=metadata)
@@ -110,15 +110,15 @@ def _cut(text: str, most: int) -> str:
 
 
 def as_refusal(error: Exception) -> errors.NsmlError:
-    """The refusal that users see for whatever a method raises.
+    """Return the error that users see for any exception of a method.
 
-    What the platform stands on speaks of its files, its disk and its sockets: that is for the log.
+    Errors of backends mention files, disks and sockets: these are for the log only.
     """
     if isinstance(error, errors.NsmlError) and not isinstance(error, _INSIDE):
         return error
     evidence = getattr(error, "why", "")
     if isinstance(error, StoreUnavailable | CommitUnknown | errors.Unavailable):
-        # It passes: nothing to mend here, and no reason to show where we were.
+        # Temporary: nothing to fix here, so the traceback is not logged.
         _log.warning("call.unavailable", error=repr(error), evidence=evidence)
     else:
         _log.error("call.failed", error=repr(error), evidence=evidence, exc_info=error)

@@ -1,7 +1,7 @@
-"""Nobody sees time go back: who moves here from another control plane is answered with nothing older.
+"""Monotonic reads: after a move from another control plane, callers get nothing older.
 
-Control planes follow the store, each at its own pace. So answers say how new they are, callers say in
-their next call how new the newest was that they have seen, and one that is behind catches up first.
+Control planes follow the store, each at its own pace. So answers have their revision, callers send the
+newest one that they have seen with their next call, and a control plane that is behind catches up first.
 """
 
 from __future__ import annotations
@@ -28,13 +28,13 @@ if TYPE_CHECKING:
     from controlplane.wire.errors import Context
 
 CATCH_UP_S: Final = 5.0
-"""How long a caller who knows more than we do waits for us."""
+"""How long a caller with a newer revision than ours waits."""
 
 _MOST_DIGITS: Final = 18
 
 
 class Freshness(Wrapper):
-    """Has each call wait until we know what its caller knows, and says in each answer what that is."""
+    """Delays each call until we have its caller's revision, and adds ours to each answer."""
 
     def __init__(self, state: LiveState) -> None:
         super().__init__()
@@ -43,7 +43,7 @@ class Freshness(Wrapper):
     def wrap(self, handler: Handler, method: str) -> Handler:  # noqa: ARG002 - for all alike
         """Return the method's handler, which catches up first."""
         if handler.request_streaming:
-            # What agents say in streams is looked up in the store where we do not know it.
+            # Messages of agents' streams are looked up in the store if unknown here.
             return handler
         catching_up = self._streaming if handler.response_streaming else self._answering
         return with_method(handler, catching_up(method_of(handler)))
@@ -67,15 +67,15 @@ class Freshness(Wrapper):
         return stream if inspect.isasyncgenfunction(inner) else inner
 
     async def _catch_up(self, context: Context) -> None:
-        """End the call when we cannot know soon what its caller knows."""
+        """End the call if its caller's revision cannot be reached soon."""
         if isinstance(caller(), AnonymousCaller):
-            return  # who is not known has seen nothing, and has the store asked for nothing
+            return  # unknown callers have seen nothing, and must not cause reads of the store
         revision = _seen(context)
         if revision <= self._state.revision:
             return
         try:
             async with asyncio.timeout(CATCH_UP_S):
-                # What never happened is of a store that was put back since: nothing to wait for.
+                # A revision that never happened is from before a restore: nothing to wait for.
                 await self._state.catch_up(revision)
         except TimeoutError:
             await refuse(

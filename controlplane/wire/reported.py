@@ -1,4 +1,4 @@
-"""What programs reported: any JSON values."""
+"""Messages of values that programs reported: any JSON values."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 def struct(values: Mapping[str, Any]) -> Struct:
-    """JSON values as a message, which has no NaN in JSON: such floats become text."""
+    """Return JSON values as a message; its JSON has no NaN: such floats become text."""
     message = Struct()
     message.update(_plain(dict(values)))
     return message
@@ -50,7 +50,7 @@ _AXES: Final = {
 
 
 def to_series_query(request: sessions_pb2.ReadSeriesRequest) -> SeriesQuery:
-    """What is asked of each session."""
+    """Return the query for each session."""
     axis = _AXES.get(request.axis)
     if axis is None:
         raise InvalidRequest(f"{request.axis} is no axis", attempt="step, relative or wall")
@@ -67,7 +67,7 @@ def to_series_query(request: sessions_pb2.ReadSeriesRequest) -> SeriesQuery:
 
 
 def series_message(view: SeriesView, session_id: str) -> sessions_pb2.Series:
-    """A range of a series, column by column in lists."""
+    """Return a range of a series, by columns."""
     columns = view.columns
     return sessions_pb2.Series(
         session_id=session_id,
@@ -81,7 +81,7 @@ def series_message(view: SeriesView, session_id: str) -> sessions_pb2.Series:
 
 
 def point_message(point: Point) -> sessions_pb2.MetricPoint:
-    """A reported value: numbers as such, everything else as JSON."""
+    """Return a reported value: numbers as such, others as JSON."""
     message = sessions_pb2.MetricPoint(
         name=point.name,
         time=timestamp(point.time),

@@ -1,4 +1,4 @@
-"""What several services speak about: visibility, priority, capacity, devices and their readings."""
+"""Conversions for several services: visibility, priority, capacity, devices and their samples."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from nsml.v1 import resources_pb2, sessions_pb2
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-# The contract's names of our values, by value; messages take them as they are.
+# The contract's names of our values, by value; messages accept them directly.
 VISIBILITIES: Final = {one: f"VISIBILITY_{one.name}" for one in Visibility}
 PRIORITIES: Final = {one: f"PRIORITY_{one.name}" for one in Priority}
 _ISOLATIONS: Final = {level: f"ISOLATION_{level.value}" for level in Isolation}
@@ -36,7 +36,7 @@ _KEEPINGS_BACK: Final = {
 
 
 def to_visibility(number: int) -> Visibility | None:
-    """A visibility; None when it is left open."""
+    """Return a visibility; None if unspecified."""
     if number == resources_pb2.VISIBILITY_UNSPECIFIED:
         return None
     try:
@@ -46,7 +46,7 @@ def to_visibility(number: int) -> Visibility | None:
 
 
 def to_priority(number: int) -> Priority:
-    """A priority of the contract; unspecified is normal."""
+    """Return a priority of the contract; unspecified is normal."""
     if number not in sessions_pb2.Priority.values():
         raise InvalidRequest(f"there is no priority {number}")
     return Priority(number or Priority.NORMAL)
@@ -62,7 +62,7 @@ to_device: Final = _DEVICE.from_message
 
 
 def isolation_name(level: Isolation) -> str:
-    """The contract's name of an isolation level."""
+    """Return the contract's name of an isolation level."""
     return _ISOLATIONS[level]
 
 
@@ -75,19 +75,19 @@ def to_isolation(number: int) -> Isolation:
 
 
 def network_name(network: Network | None) -> str:
-    """The contract's name of a network; None: any."""
+    """Return the contract's name of a network; None: any."""
     return f"NETWORK_{'UNSPECIFIED' if network is None else network.name}"
 
 
 def to_network(number: int) -> Network | None:
-    """A network that is asked for; None: any."""
+    """Return a requested network; None: any."""
     if number not in resources_pb2.Network.values():
         raise InvalidRequest(f"there is no network {number}")
     return _NETWORKS_BACK.get(number)
 
 
 def to_networks(numbers: Iterable[int]) -> tuple[Network, ...]:
-    """Those that a node lets sessions ask for, each once; one that is newer than we are is one that we do not know."""
+    """Return the networks that a node offers, each once; those of newer versions are left out."""
     known = {_NETWORKS_BACK.get(number) for number in numbers}
     return tuple(one for one in Network if one in known)
 
@@ -96,7 +96,7 @@ kept_message: Final = encoder(KeptLimits, resources_pb2.KeptLimits).to_message
 
 
 def to_kept(message: resources_pb2.KeptLimits, *, most_note_chars: int) -> KeptLimits:
-    """How a node keeps limits; a way that is newer than we are is one that we do not know."""
+    """Return how a node enforces limits; ways of newer versions become UNSPECIFIED."""
     return KeptLimits(
         memory=_KEEPINGS_BACK.get(message.memory, Keeping.UNSPECIFIED),
         cpus=_KEEPINGS_BACK.get(message.cpus, Keeping.UNSPECIFIED),

@@ -1,4 +1,4 @@
-"""What the object store keeps, as the contract says it."""
+"""Messages on object store usage."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 
 def usage_message(use: KeptUse) -> accounts_pb2.Usage:
-    """What a user or a project keeps, without the name."""
+    """Return the usage of a user or a project, without the name."""
     message = accounts_pb2.Usage(
         kept_bytes=use.used,
         limit_bytes=use.most or None,
@@ -33,7 +33,7 @@ def usage_message(use: KeptUse) -> accounts_pb2.Usage:
 
 
 def item_message(one: Item) -> accounts_pb2.KeptItem:
-    """One of the largest things."""
+    """Return one of the largest items."""
     return accounts_pb2.KeptItem(
         name=one.name, kind=_kind(one.kind.name), bytes=one.bytes, is_live=one.is_live
     )
@@ -51,5 +51,5 @@ _KINDS: Final = {
 
 
 def _kind(name: str) -> accounts_pb2.KeptKind:
-    """A kind by its name in `KeptKind`; one that a newer control plane has counted is UNSPECIFIED."""
+    """Return a kind by its name in `KeptKind`; UNSPECIFIED for one of a newer control plane."""
     return _KINDS.get(name, accounts_pb2.KEPT_KIND_UNSPECIFIED)

@@ -1,7 +1,7 @@
-"""Limits of calls that users make in large numbers: open streams, and changes of records in the coordination store.
+"""Limits of frequent calls of users: open streams, and changes of records in the coordination store.
 
-An interceptor behind the door, so that no method has to ask. Submissions are not among these: they are decided
-with what they ask for (`sessions/submit.py`).
+An interceptor after authentication, so that no method has to check. Submissions are not included: they are
+limited by their content (`sessions/submit.py`).
 """
 
 from __future__ import annotations
@@ -28,22 +28,22 @@ if TYPE_CHECKING:
     from controlplane.wire.errors import Context
 
 RECORD_BYTES: Final = 1 << 10
-"""What a change counts for beside its request: keys, and a record that it rewrites."""
+"""Bytes counted for a change besides its request: keys, and the rewritten record."""
 
 AGENTS: Final = "/nsml.v1.AgentService/"
 
 
 class Throttle(Wrapper):
-    """Asks the admission about streams and changes of users; agents and other control planes pass."""
+    """Checks streams and changes of users against their limits; agents and other control planes pass."""
 
     def __init__(self, admission: Admission) -> None:
         super().__init__()
         self._admission = admission
 
     def wrap(self, handler: Handler, method: str) -> Handler:
-        """Return the method's handler; of most methods as it is."""
+        """Return the method's handler, unchanged for most methods."""
         if handler.request_streaming or handler.response_streaming:
-            # Agents' streams carry much, and are nobody's watch.
+            # Agents' streams carry much, and belong to no user.
             return handler if method.startswith(AGENTS) else self._counted(handler)
         row = TABLE.get(method)
         if row is None or row.throttle == pb.THROTTLE_UNSPECIFIED:
@@ -54,7 +54,7 @@ class Throttle(Wrapper):
         @functools.wraps(inner)
         async def answer(request: Any, context: Context) -> Any:
             who = caller()
-            # Administrators have to be able to mend what is wrong.
+            # Administrators must be able to repair.
             if isinstance(who, UserCaller) and may(who, ADMINISTER, PLATFORM) is not ALLOW:
                 try:
                     if throttle == pb.THROTTLE_HISTORY:
@@ -91,7 +91,7 @@ class Throttle(Wrapper):
         return with_method(handler, stream if is_generator else answer)
 
     async def _opened(self, context: Context) -> str:
-        """Count a call that stays open, or end it; whose it is, "" where that is no user."""
+        """Count an open stream, or end it; return its user, "" if it has none."""
         who = caller()
         if not isinstance(who, UserCaller):
             return ""

@@ -1,4 +1,4 @@
-"""Times and spans: seconds here, messages in the contract."""
+"""Times and durations: seconds here, messages in the contract."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from controlplane.history.records import LATEST_TIME
 
 
 def timestamp(seconds: float) -> Timestamp | None:
-    """Unix seconds as a message; None for 0, which means never."""
+    """Return Unix seconds as a message; None for 0, which means never."""
     if not seconds:
         return None
     nanos = round(seconds * 1e9)
@@ -17,18 +17,18 @@ def timestamp(seconds: float) -> Timestamp | None:
 
 
 def duration(seconds: float) -> Duration:
-    """Seconds as a message."""
+    """Return seconds as a message."""
     made = Duration()
     made.FromNanoseconds(round(seconds * 1e9))
     return made
 
 
 def time_of(message: Timestamp) -> float:
-    """Unix seconds; 0, which means never, for what no sound clock says."""
+    """Return Unix seconds; 0, which means never, for values outside the valid range."""
     seconds = seconds_of(message)
     return seconds if 0 <= seconds < LATEST_TIME else 0.0
 
 
 def seconds_of(message: Timestamp | Duration) -> float:
-    """A time or span in seconds."""
+    """Return a time or duration in seconds."""
     return message.seconds + message.nanos / 1e9
