@@ -1,1 +1,1 @@
-"""Who leads: calls that are passed on to the leader, and the eviction of one whose host is gone."""
+"""Forwarding of calls to the leader, and eviction of a leader with a dead host."""

@@ -1,4 +1,4 @@
-"""Calls that only the leader answers, and a leader that is gone."""
+"""Calls that only the leader answers, and eviction of a dead leader."""
 
 from __future__ import annotations
 
@@ -13,17 +13,17 @@ if TYPE_CHECKING:
 
 
 def relay(core: Core) -> Relay:
-    """The way of streams to the leader."""
+    """Relays streams to the leader."""
     return Relay(leading=core.leading, peers=core.backends.peers)
 
 
 def deposing(core: Core) -> Deposing:
-    """What attends the leader, and deposes it when its host says that it is gone."""
+    """Watches the leader, and deposes it when its host reports that it is gone."""
     return Deposing(
         store=core.store, leading=core.leading, peers=core.backends.peers, clock=core.clock
     )
 
 
 def wire(core: Core) -> Feature:
-    """Attend whoever leads."""
+    """Watch the leader."""
     return Feature(member_loops={"deposing": core.shared(deposing).run})

@@ -1,4 +1,4 @@
-"""Attending the leader, and deposing it when its host says that it is gone."""
+"""Watches the leader, and deposes it when its host reports that it is gone."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ if TYPE_CHECKING:
 
 BETWEEN_PROBES_S: Final = 0.01
 AGAIN_S: Final = 0.2
-"""Pause before the leader is looked at again, once it could not be deposed."""
+"""Pause after a failed deposing."""
 SILENT_S: Final = 3.0
-"""One that says nothing to us, and leads all the same after so long, is alive: only we do not reach it."""
+"""A leader that is silent to us but leads for this long is alive: only unreachable from here."""
 
 
 class Deposing:
-    """Runs on every control plane; does nothing on the one that leads."""
+    """Runs on every control plane; idle on the leader."""
 
     def __init__(
         self, *, store: KeyValueStore, leading: LeaderLoop, peers: Peers, clock: Clock
@@ -39,11 +39,11 @@ class Deposing:
         self._clock = clock
         self._judge = Judge()
         self._silent_at: float | None = None
-        """When the leader that we attend was last known to have stopped answering us."""
+        """When the watched leader stopped answering us."""
         self._log = structlog.get_logger()
 
     async def run(self) -> None:
-        """Attend whoever leads, until cancelled."""
+        """Watch the current leader, until cancelled."""
         async with TaskGroup() as group:
             attending: asyncio.Task[None] | None = None
             attended: Leader | None = None
@@ -58,7 +58,7 @@ class Deposing:
                 await self._leading.changed()
 
     async def _attend(self, leader: Leader) -> None:
-        """Until it is not the leader any more, which cancels us."""
+        """Watch until another one leads, which cancels us."""
         self._silent_at = None
         while True:
             try:
@@ -82,7 +82,7 @@ class Deposing:
         self._leading.suspect(leader)
 
     def _is_alive_elsewhere(self) -> bool:
-        """Whether it has kept its lease for too long to be standing still."""
+        """Whether it has kept its lease for too long to be frozen."""
         silent_at = self._silent_at
         return silent_at is None or self._clock.monotonic() - silent_at >= SILENT_S
 
@@ -92,7 +92,7 @@ class Deposing:
         self._leading.trust(leader)
 
     async def _refusals(self, address: str) -> int:
-        """How many in a row; no more are asked for than are proof."""
+        """Count connection refusals in a row, at most `REFUSALS`, which are proof."""
         for number in range(REFUSALS):
             if number:
                 await self._clock.sleep(BETWEEN_PROBES_S)

@@ -1,8 +1,8 @@
-"""Passing calls on to the control plane that leads, and ending streams when this one stops.
+"""Forwards calls to the leading control plane, and ends streams when this one stops.
 
-A call that only the leader can answer is answered by it all the same: once, within the caller's
-deadline, and with the caller's own credential. What was passed on is marked, so that two control
-planes that each take the other for the leader do not play ball with it.
+A call that only the leader can answer is forwarded to it: once, within the caller's
+deadline, and with the caller's own credential. Forwarded calls are marked, so that two control
+planes that each take the other for the leader do not forward them in a loop.
 """
 
 from __future__ import annotations
@@ -37,12 +37,12 @@ if TYPE_CHECKING:
     from nsml.common.clock import Clock
 
 PASSED: Final = "nsml-passed-on"
-"""Metadata of a call that another control plane passes on."""
+"""Metadata of a forwarded call."""
 
 LEADER_WITHIN_S: Final = 3.0
-"""How long a call waits for a leader while there is none: longer than the lease of one that hangs."""
+"""How long a call waits while there is no leader: longer than a hung leader's lease."""
 ELSEWHERE_WITHIN_S: Final = 1.0
-"""How long the leader may take for an answer that we can give, too, but less well."""
+"""Timeout of the leader for an answer that we can also give, but less well."""
 
 _SAYS_NOTHING: Final = frozenset(
     {
@@ -52,14 +52,14 @@ _SAYS_NOTHING: Final = frozenset(
         grpc.StatusCode.UNKNOWN,
     }
 )
-"""Errors of a call to the leader after which nobody knows whether it was answered there."""
+"""Errors of a call to the leader after which it is unknown whether it was answered."""
 
 CONTROL: Final = "/nsml.v1.AgentService/Control"
-"""The stream that ends last: its agent is told who leads next."""
+"""The stream that ends last: its agent gets the next leader's address."""
 
 
 class Leading(Protocol):
-    """Who leads, as this control plane knows: `controlplane.core.leader.LeaderLoop`."""
+    """This control plane's knowledge of the leader: `controlplane.core.leader.LeaderLoop`."""
 
     @property
     def term(self) -> int:
@@ -68,41 +68,41 @@ class Leading(Protocol):
 
     @property
     def leader(self) -> Leader | None:
-        """Who leads, ourselves too."""
+        """The leader, including ourselves."""
         ...
 
     def elsewhere(self) -> Leader | None:
-        """Who else leads; None while nobody does, or while it seems to be dead."""
+        """Another leader; None while there is none, or while it seems to be dead."""
         ...
 
     def leader_address(self) -> str:
-        """Where else the leader is; "" while there is none."""
+        """Address of another leader; "" while there is none."""
         ...
 
     async def changed(self) -> None:
-        """Return when something else is known of who leads."""
+        """Return when the known leader changes."""
         ...
 
     async def settled(self, within_s: float) -> None:
-        """Return when we lead, or know who does; or after so long without either."""
+        """Return when a leader is known, us or another, or after this timeout."""
         ...
 
 
 class PassingOn(Wrapper):
-    """Behind the door: every handler, with the leader at hand."""
+    """Wraps every handler, after authentication, with access to the leader."""
 
     def __init__(self, *, leading: Leading, peers: Peers, clock: Clock) -> None:
         super().__init__()
         self._leading = leading
         self._peers = peers
         self._clock = clock
-        # A dictionary for a set: who ends first must not depend on where things lie in memory.
+        # A dictionary as a set: the order of ending must not depend on memory addresses.
         self._open: dict[_OpenStream, None] = {}
         self._is_stopping = False
         self._has_handed_over = False
 
     def wrap(self, handler: Handler, method: str) -> Handler:
-        """Return the method's handler, which turns to the leader where it must."""
+        """Return the method's handler, which forwards to the leader if needed."""
         inner = method_of(handler)
         if handler.unary_unary is not None:
             return self._answered(handler, method)
@@ -111,10 +111,10 @@ class PassingOn(Wrapper):
         return handler
 
     async def dismiss(self, *, has_handed_over: bool, within_s: float = 0.0) -> None:
-        """End every stream: its caller goes on with it at another control plane.
+        """End every stream: its caller resumes it at another control plane.
 
-        Agents' orders only when it is known who gives them next, or nobody will. One after the other in so
-        many seconds, since each costs who takes it on more than one that goes on.
+        Agents' orders only when the next leader is known, or there will be none. They are spread over
+        `within_s` seconds, since a resumed stream costs its new server more than a running one.
         """
         self._is_stopping, self._has_handed_over = True, has_handed_over
         ending = [stream for stream in self._open if self._ends(stream.method)]
@@ -124,7 +124,7 @@ class PassingOn(Wrapper):
                 await self._clock.sleep(within_s / len(ending))
 
     def _ends(self, method: str) -> bool:
-        """Whether a stream is not to go on here."""
+        """Return whether a stream must end here."""
         return self._has_handed_over if method == CONTROL else self._is_stopping
 
     # One answer.
@@ -177,7 +177,7 @@ class PassingOn(Wrapper):
     async def _ask_leader(
         self, method: str, request: Message, context: Context, within_s: float
     ) -> bytes:
-        """The leader's answer, as it came."""
+        """Return the leader's answer, verbatim."""
         leader = self._leading.elsewhere()
         if leader is None:
             raise NotLeader("")
@@ -196,7 +196,7 @@ class PassingOn(Wrapper):
             current_call().is_elsewhere = error.code() not in _SAYS_NOTHING
             raise
         current_call().is_elsewhere = True
-        # How new it is the leader says, too: see `freshness`.
+        # The leader adds its revision, too: see `monotonic_reads`.
         told = [(key, value) for key, value in await asked.trailing_metadata() if key == REVISION]
         context.set_trailing_metadata(told)
         return answered
@@ -229,14 +229,14 @@ class PassingOn(Wrapper):
 
 
 class Relay:
-    """Streams that end at the leader and pass through us."""
+    """Streams answered by the leader and relayed by us."""
 
     def __init__(self, *, leading: Leading, peers: Peers) -> None:
         self._leading = leading
         self._peers = peers
 
     async def settled(self) -> None:
-        """Wait a little for a leader, where there is none: the next one is on its way."""
+        """Wait a little for a leader while there is none: an election is under way."""
         await self._leading.settled(LEADER_WITHIN_S)
 
     @property
@@ -251,7 +251,7 @@ class Relay:
         requests: AsyncIterator[Any],
         context: Context,
     ) -> AsyncGenerator[Any, None] | None:
-        """As `stream`, for what the leader alone can answer; None where that is us."""
+        """As `stream`, for calls that only the leader can answer; None if that is us."""
         await self._leading.settled(LEADER_WITHIN_S)
         return self.stream(method, messages, requests, context) if self.is_needed else None
 
@@ -264,14 +264,14 @@ class Relay:
         *,
         node: NodeCaller | None = None,
     ) -> AsyncGenerator[Any, None]:
-        """The leader's responses to a call of "Service/Method".
+        """Yield the leader's responses to a call of "Service/Method".
 
-        `messages` are the kinds of request and response; `node` is whose call it is, where it is not
-        a user's.
+        `messages` are the types of request and response; `node` is the caller, if it is not
+        a user.
 
         Raises:
-            StateConflict: a jump host calls, and the leader cannot be told for whom.
-            NotLeader: nobody leads, or the call was passed on already; or the leader has been replaced.
+            StateConflict: a jump host calls, and its user cannot be passed to the leader (no TLS).
+            NotLeader: there is no leader, or the call was forwarded already; or the leader has been replaced.
         """
         leader = self._leading.elsewhere()
         if leader is None or _was_passed(context):
@@ -280,7 +280,7 @@ class Relay:
         if node is not None and leader.is_tls:
             metadata.append((ON_BEHALF_OF, node.node))
         elif isinstance(who, JumpHostCaller):
-            if not leader.is_tls:  # its own credential is known to us alone
+            if not leader.is_tls:  # its own credential is valid only here
                 raise StateConflict(
                     "the jump host of this control plane cannot be used now",
                     why="another one leads, which listens for no other machines",
@@ -297,7 +297,7 @@ class Relay:
         call = opened(requests, metadata=tuple(metadata))
         current_call().is_elsewhere = True
         replaced = asyncio.create_task(self._replaced(leader), name="relay.replaced")
-        # A leader that hangs says nothing, not even that it leads no more.
+        # A hung leader does not end the call, not even after it lost leadership.
         replaced.add_done_callback(lambda _: call.cancel())
         try:
             async for response in call:
@@ -323,12 +323,12 @@ class Relay:
 
 
 def asks_for_relay(context: Context) -> bool:
-    """Whether an agent cannot reach the leader itself."""
+    """Return whether an agent cannot reach the leader itself."""
     return metadata_of(context, RELAY) == "1"
 
 
 async def pass_error(context: Context, error: grpc.aio.AioRpcError) -> NoReturn:
-    """End the call as the leader ended it."""
+    """End the call with the leader's error."""
     trailing: Any = error.trailing_metadata() or ()
     details = tuple((key, value) for key, value in trailing if key == DETAILS)
     await context.abort(error.code(), error.details() or "", details)
@@ -336,7 +336,7 @@ async def pass_error(context: Context, error: grpc.aio.AioRpcError) -> NoReturn:
 
 @dataclass(eq=False, slots=True)
 class _OpenStream:
-    """A stream that is being answered, by `task`."""
+    """A stream being answered, by `task`."""
 
     task: asyncio.Task[Any] | None
     method: str
@@ -345,7 +345,7 @@ class _OpenStream:
     is_dismissed: bool = False
 
     async def next(self, responses: AsyncGenerator[Any, None]) -> Any:
-        """The next response; None at the end."""
+        """Return the next response; None at the end."""
         self.waits = True
         try:
             return await anext(responses, None)
@@ -357,7 +357,7 @@ class _OpenStream:
             self.waits = False
 
     def dismiss(self) -> None:
-        """End it now if it waits; who sends something just then looks by itself."""
+        """End it now if it waits; a stream that is just sending checks by itself."""
         self.is_to_end = True
         if self.waits and self.task is not None and not self.is_dismissed:
             self.is_dismissed = True
@@ -382,6 +382,6 @@ def _credential(context: Context) -> list[tuple[str, str]]:
 
 
 def _within(context: Context, most_s: float) -> float:
-    """Seconds that are left for something, of the caller's deadline and of our patience."""
+    """Return the remaining seconds of the caller's deadline, at most `most_s`."""
     left = context.time_remaining()
     return most_s if left is None else max(0.0, min(left, most_s))
