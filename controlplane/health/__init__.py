@@ -1,1 +1,1 @@
-"""What goes wrong slowly or unseen: probes and warnings, and the health that callers ask for."""
+"""Slow or hidden failures: probes and warnings, and the health that callers request."""

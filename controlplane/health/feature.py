@@ -1,4 +1,4 @@
-"""What is wrong with the platform, looked for where no call shows it."""
+"""Detects failures of the platform that no call shows."""
 
 from __future__ import annotations
 
@@ -15,16 +15,16 @@ if TYPE_CHECKING:
     from controlplane.core.core import Core
 
 LEADERLESS_S: Final = 3.0
-"""So long nobody leads before that is a condition."""
+"""Time without a leader before it is a condition."""
 
 
 def certificate_ends(core: Core) -> dict[str, float]:
-    """Ends of nodes' certificates, by node, Unix seconds; 0 where that is not known."""
+    """Return the ends of nodes' certificates, by node, Unix seconds; 0 if unknown."""
     return {name: core.identities.certificate_ends(name) for name in core.state.nodes}
 
 
 def wire(core: Core) -> Feature:
-    """Ask the parts that nobody asks, and look for what goes wrong slowly."""
+    """Probe unused backends, and detect slow failures."""
     probing = Probing(
         core.health.parts(),
         clock=core.clock,
@@ -70,14 +70,14 @@ def _warnings(core: Core) -> Warnings:
 
 
 class _LeaderWatch:
-    """Sets the condition that nobody leads: of that no call tells."""
+    """Sets the condition that there is no leader: no call reports that."""
 
     def __init__(self, core: Core) -> None:
         self._core = core
         self._led_at = core.clock.monotonic()
 
     def look(self) -> None:
-        """While the store is gone nobody can lead, and between two leaders there is always a moment without one."""
+        """While the store is gone there can be no leader, and every change of leader has a short gap."""
         conditions, now = self._core.health.conditions, self._core.clock.monotonic()
         if self._core.leading.leader is not None:
             self._led_at = now

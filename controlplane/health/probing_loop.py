@@ -1,7 +1,7 @@
-"""Asks the parts that nobody asks, in every control plane, so that what is wrong is known and what ended ends.
+"""Probes unused backends, on every control plane, to detect failures and their ends.
 
-A part that works and is used costs nothing here. One that fails is asked every second: by a read, or, where
-it was a write that failed, by a write of a few bytes.
+A backend that works and is used costs nothing here. A failing one is probed every second: by a read, or, if
+a write failed, by a write of a few bytes.
 """
 
 from __future__ import annotations
@@ -20,13 +20,13 @@ if TYPE_CHECKING:
     from nsml.common.clock import Clock
 
 QUIET_S: Final = 5.0
-"""What was not asked for so long is asked."""
+"""A backend without calls for this long is probed."""
 
 AGAIN_S: Final = 1.0
-"""Between two rounds while something fails, and between two looks at who leads."""
+"""Between two rounds during a failure, and between two checks of the leader."""
 
 WITHIN_S: Final = 5.0
-"""What does not answer within this does not answer."""
+"""Timeout of a probe."""
 
 _log = structlog.get_logger()
 
@@ -35,7 +35,7 @@ class Probing:
     """The loop.
 
     Args:
-        looks: what else is looked at in each round; must not block.
+        looks: further checks of each round; must not block.
     """
 
     def __init__(
@@ -50,9 +50,9 @@ class Probing:
         self._clock = clock
 
     async def run(self) -> NoReturn:
-        """Look until cancelled.
+        """Probe until cancelled.
 
-        Each part has a loop of its own: one whose call cannot be broken off holds up nothing else.
+        Each backend has a loop of its own: an uncancellable call must not delay others.
         """
         async with TaskGroup() as group:
             for part in self._parts:

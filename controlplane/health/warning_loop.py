@@ -1,4 +1,4 @@
-"""Looks for what goes wrong slowly or unseen, in every control plane, and keeps its conditions."""
+"""Detects slow or hidden failures, on every control plane, and maintains their conditions."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ if TYPE_CHECKING:
 
 LOOK_S: Final = 5.0
 FILES_S: Final = 600.0
-"""Between two looks at certificates in files."""
+"""Between two checks of certificate files."""
 READ_AT_START: Final = frozenset({"etcd_ca", "etcd_certificate", "s3_ca"})
-"""Settings with files that are in memory until the end of the program; PostgreSQL's are read at each connection."""
+"""Settings with files that are loaded only at the start; PostgreSQL's are read at each connection."""
 
 _log = structlog.get_logger()
 
@@ -33,10 +33,10 @@ class Warnings:
     """The loop.
 
     Args:
-        looks: what memory tells, by the condition that it makes.
-        ends: of nodes' certificates and of the authority's, as `warnings.ending_certificates` takes them.
-        files: certificates from elsewhere, by the setting that names each.
-        run: for what reads files.
+        looks: checks of in-memory state, by the condition that they set.
+        ends: of nodes' certificates and of the authority's, as for `warnings.ending_certificates`.
+        files: certificates of others, by their settings.
+        run: runs reads of files.
     """
 
     def __init__(
@@ -63,7 +63,7 @@ class Warnings:
         self._read_at = float("-inf")
 
     async def run(self) -> NoReturn:
-        """Look every few seconds, until cancelled."""
+        """Check every few seconds, until cancelled."""
         while True:
             await self._look()
             await self._clock.sleep(LOOK_S)
@@ -74,12 +74,12 @@ class Warnings:
         try:
             away = await self._store.members_away()
         except StoreError:
-            away = {}  # that nobody answers is a condition of its own
+            away = {}  # a store without any answer is a condition of its own
         self._conditions.set_all(ConditionName.STORE_MEMBER_AWAY, away)
         if self._files and self._clock.monotonic() >= self._read_at + FILES_S:
             self._read_at = self._clock.monotonic()
             read = await self._run(self._read)
-            # A file that is replaced helps no earlier than what reads it.
+            # A replaced file has no effect before its reader restarts.
             in_use = {one: end for one, end in self._of_files.items() if one in READ_AT_START}
             self._of_files = read | in_use
         nodes, own = self._ends()

@@ -1,6 +1,6 @@
-"""What goes wrong slowly or unseen: settings that differ, clocks, certificates, joins in vain.
+"""Slow or hidden failures: differing settings, clocks, certificates, refused joins.
 
-Each function gives the subjects of one condition with the evidence for each; nothing here waits or writes.
+Each function returns the subjects of one condition with the evidence for each; nothing here waits or writes.
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ if TYPE_CHECKING:
     from controlplane.state.members import Member
 
 FILE_WARNING_S: Final = 30 * 86_400.0
-"""Certificates from elsewhere are renewed by people."""
+"""Certificates of others are renewed by people."""
 REFUSED_JOIN_S: Final = 600.0
-"""So long after the last one refused joins are shown."""
+"""How long refused joins are shown after the last one."""
 _NOT_SET: Final = "not set"
 
 Found = dict[str, str]
@@ -31,7 +31,7 @@ Found = dict[str, str]
 
 
 def differing_settings(members: Iterable[Member]) -> Found:
-    """Settings that control planes do not have in common, with who has which value."""
+    """Return settings that differ between control planes, with the value of each."""
     members = tuple(members)
     names = sorted({name for one in members for name in one.settings})
     found: Found = {}
@@ -43,7 +43,7 @@ def differing_settings(members: Iterable[Member]) -> Found:
 
 
 def wrong_clocks(ahead_s: Mapping[str, float]) -> Found:
-    """Nodes whose clocks are off, by how far each is ahead of ours in seconds."""
+    """Return nodes with wrong clocks, by how far each is ahead of ours in seconds."""
     return {
         f"node {node}": f"{duration_text(abs(off))} {'ahead' if off > 0 else 'behind'}"
         for node, off in sorted(ahead_s.items())
@@ -52,18 +52,18 @@ def wrong_clocks(ahead_s: Mapping[str, float]) -> Found:
 
 
 def failing_processes(programs: Iterable[ServingProcess]) -> Found:
-    """Programs beside this control plane that end again and again, with how they ended last."""
+    """Return child processes that end repeatedly, with their last end."""
     return {one.name: one.failing for one in programs if one.failing}
 
 
 def ending_certificates(
     nodes: Mapping[str, float], others: Mapping[str, float], now: float
 ) -> Found:
-    """Certificates that end soon or have ended.
+    """Return certificates that end soon or have ended.
 
     Args:
-        nodes: their ends by node, Unix seconds; 0: not known.
-        others: the same of those that people renew, by what names them.
+        nodes: their ends by node, Unix seconds; 0: unknown.
+        others: the same for certificates that people renew, by name.
         now: Unix seconds.
     """
     ends = [
@@ -80,7 +80,7 @@ def _end(at: float, now: float) -> str:
 
 
 def refused_joins(count: int, last_at: float, last: str, now: float) -> Found:
-    """Whether machines tried to join in vain lately."""
+    """Return whether joins of machines were refused recently."""
     if not count or now - last_at >= REFUSED_JOIN_S:
         return {}
     return {
@@ -89,6 +89,6 @@ def refused_joins(count: int, last_at: float, last: str, now: float) -> Found:
 
 
 def file_end(file: Path) -> float:
-    """Unix seconds of the first end among a PEM file's certificates; OSError, ValueError: not readable."""
+    """Return the first end among a PEM file's certificates, Unix seconds; OSError, ValueError: not readable."""
     certificates = x509.load_pem_x509_certificates(file.read_bytes())
     return min(one.not_valid_after_utc.timestamp() for one in certificates)
