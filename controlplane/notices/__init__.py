@@ -1,1 +1,1 @@
-"""Users' webhooks, and the notices that wait for them."""
+"""Users' webhooks, and their queued notices."""

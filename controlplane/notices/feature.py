@@ -1,4 +1,4 @@
-"""Users' webhooks, and the notices that wait for them."""
+"""Users' webhooks, and their queued notices."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ if TYPE_CHECKING:
 
 
 def webhooks(core: Core) -> Webhooks:
-    """All of them, sealed as secrets are."""
+    """Webhooks of all users, sealed like secrets."""
     return Webhooks(core.shared(user_secrets), core.backends.post)
 
 
 def outbox(core: Core) -> Outbox:
-    """Notices that wait for delivery to webhooks."""
+    """Notices queued for webhooks."""
     return Outbox(
         core.store,
         wanted=core.shared(webhooks).wanted,

@@ -1,4 +1,4 @@
-"""The outbox of notices: recorded in the transaction of what they report, and removed when they were delivered."""
+"""The outbox of notices: recorded in the transaction of the reported change, and removed after delivery."""
 
 from __future__ import annotations
 
@@ -25,9 +25,9 @@ if TYPE_CHECKING:
     from nsml.common.clock import Clock
 
 MOST_OF_USER: Final = 200
-"""The most notices that wait for one webhook; further ones are dropped."""
+"""Maximum queued notices of one webhook; further ones are dropped."""
 MOST_NOTICES: Final = 5_000
-"""Of all users: together some megabytes, and never 150 (with 32 labels each, whose letters JSON escapes)."""
+"""Maximum of all users: together some megabytes, and never 150 (with 32 labels each, with JSON's escapes)."""
 _MESSAGE_CHARACTERS: Final = 300
 
 _log = structlog.get_logger()
@@ -38,11 +38,11 @@ _NOTICES: Final = Table[Notice](NOTICES, encode=encode_notice, decode=decode_not
 
 
 class Outbox:
-    """Which notices wait, as the leader knows it; the store has them, and says at last which there are.
+    """The leader's index of queued notices; the store is authoritative.
 
     Args:
-        wanted: for what the webhooks of users are called; without those that have none.
-        is_full: whether the store takes no more: what frees it must then write nothing.
+        wanted: the events of users' webhooks; without users that have none.
+        is_full: whether the store is full: a cleanup must not write then.
     """
 
     def __init__(
@@ -62,7 +62,7 @@ class Outbox:
         self._changed = asyncio.Event()
 
     async def of_ends(self, sessions: Iterable[Session]) -> dict[str, Notice]:
-        """Notices of sessions that have ended, by id; reads once, and only if one of the ends has an event.
+        """Return notices of ended sessions, by id; reads once, and only if one of the ends has an event.
 
         Raises:
             StoreError: the store does not answer.
@@ -81,11 +81,11 @@ class Outbox:
         return notices
 
     def recorded(self, notice: Notice) -> None:
-        """Note that a notice is in the store, or may be."""
+        """Add a notice that is in the store, or may be."""
         self._add(notice.owner, notice_key(notice))
 
     async def load(self) -> None:
-        """Note what the store has.
+        """Load the index from the store.
 
         Raises:
             StoreError: it does not answer.
@@ -94,20 +94,20 @@ class Outbox:
             self._add(item.key.removeprefix(NOTICES).partition("/")[0], item.key)
 
     def forget(self) -> None:
-        """Know nothing: somebody else leads."""
+        """Clear the index: another one leads."""
         self._waiting.clear()
         self._count = 0
 
     def owners(self) -> AbstractSet[str]:
-        """The owners of the webhooks that have notices to deliver."""
+        """Return the users with queued notices."""
         return self._waiting.keys()
 
     def first(self, owner: str) -> str | None:
-        """The key of the notice of a user that is next."""
+        """Return the key of a user's next notice; None if there is none."""
         return next(iter(self._waiting.get(owner, ())), None)
 
     async def read(self, key: str) -> Notice | None:
-        """Return a notice; None: it is not there (any more)."""
+        """Return a notice; None: it does not exist (any more)."""
         found = await _NOTICES.get(self._store, key.removeprefix(NOTICES))
         return None if found is None else found.value
 
@@ -122,7 +122,7 @@ class Outbox:
         self.done(owner, key)
 
     def done(self, owner: str, key: str) -> None:
-        """Note that a notice is not in the store."""
+        """Remove a notice from the index."""
         of_owner = self._waiting.get(owner, {})
         if key in of_owner:
             del of_owner[key]
@@ -131,7 +131,7 @@ class Outbox:
             self._waiting.pop(owner, None)
 
     async def changed(self) -> None:
-        """Wait until there is something new."""
+        """Wait for a new notice."""
         self._changed.clear()
         await self._changed.wait()
 
@@ -149,7 +149,7 @@ class Outbox:
 
 
 def notice_of_end(session: Session, event: WebhookEvent, now: float) -> Notice:
-    """The message about a session that has ended; `text` is what chat programs show."""
+    """Return the message on an ended session; `text` is for chat programs."""
     end = session.end
     ran_s = max(session.ended_at - session.started_at, 0.0) if session.started_at else 0.0
     message = end.message[:_MESSAGE_CHARACTERS] if end else ""

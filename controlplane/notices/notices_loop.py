@@ -1,4 +1,4 @@
-"""Delivers the notices of the outbox to users' webhooks: the leader's."""
+"""Delivers the notices of the outbox to users' webhooks: runs on the leader."""
 
 from __future__ import annotations
 
@@ -20,16 +20,16 @@ if TYPE_CHECKING:
     from nsml.common.clock import Clock
 
 PAUSES_S: Final = (2.0, 10.0, 60.0, 300.0)
-"""Between tries; the last one again and again."""
+"""Between tries; the last one repeats."""
 KEPT_S: Final = 86_400.0
-"""After that a notice is given up."""
+"""Age at which a notice is dropped."""
 STORE_AGAIN_S: Final = 1.0
 
 _log = structlog.get_logger()
 
 
 class Delivering:
-    """The loop. Each user has a task, so that a webhook that hangs holds up nobody else's; notices of one go in order."""
+    """The loop. Each user has a task, so that a hanging webhook delays no other user; notices of one user go in order."""
 
     def __init__(self, outbox: Outbox, webhooks: Webhooks, *, clock: Clock) -> None:
         self._outbox = outbox
@@ -38,7 +38,7 @@ class Delivering:
         self._busy: set[str] = set()
 
     async def run(self) -> NoReturn:
-        """Deliver, until cancelled: first what an earlier leader has left."""
+        """Deliver, until cancelled: first the notices of an earlier leader."""
         try:
             async with TaskGroup() as group:
                 await self._load()
@@ -60,7 +60,7 @@ class Delivering:
                 await self._clock.sleep(STORE_AGAIN_S)
 
     async def _deliver(self, owner: str) -> None:
-        """Deliver all of a user."""
+        """Deliver all notices of a user."""
         failed = 0
         while (key := self._outbox.first(owner)) is not None:
             try:
@@ -81,11 +81,11 @@ class Delivering:
             else:
                 await self._clock.sleep(PAUSES_S[min(failed, len(PAUSES_S) - 1)])
                 failed += 1
-        # Nothing is awaited since the look above: whatever comes now finds the user idle.
+        # Nothing is awaited since the check above: later notices find the user idle.
         self._busy.discard(owner)
 
     async def _is_settled(self, notice: Notice) -> bool:
-        """Send it, once; whether that is all that is to be done with it."""
+        """Send it, once; return whether it needs no retry."""
         try:
             status = await self._webhooks.send(
                 notice.owner, json.loads(notice.body), notice.event, owner_id=notice.owner_id
@@ -103,7 +103,7 @@ class Delivering:
         return is_over
 
     async def _remove(self, owner: str, key: str) -> None:
-        """Remove it, however long the store is away: it is not sent again meanwhile."""
+        """Remove it, retrying while the store is unavailable: it is not sent again meanwhile."""
         while True:
             try:
                 return await self._outbox.remove(owner, key)

@@ -1,4 +1,4 @@
-"""WebhookService: unpack, call, convert. Nothing here answers with a URL."""
+"""WebhookService: unpack, call, convert. No answer has a URL."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ class WebhookServicer(webhooks_pb2_grpc.WebhookServiceServicer):
     async def GetWebhook(  # noqa: N802
         self, _request: pb.GetWebhookRequest, _: Context
     ) -> pb.GetWebhookResponse:
-        """Tell of it."""
+        """Return the visible part."""
         facts = await self._webhooks.facts(require_user().user.name)
         return pb.GetWebhookResponse(webhook=_message(facts) if facts else None)
 
@@ -57,7 +57,7 @@ class WebhookServicer(webhooks_pb2_grpc.WebhookServiceServicer):
     async def TestWebhook(  # noqa: N802
         self, _request: pb.TestWebhookRequest, _: Context
     ) -> pb.TestWebhookResponse:
-        """Send something there."""
+        """Send a test message."""
         name = require_user().user.name
         message = {"text": f"nsml: a test for {name}, from nsml webhook test", "event": "test"}
         status = await self._webhooks.send(name, message)
@@ -77,7 +77,7 @@ def _message(facts: WebhookFacts) -> pb.Webhook:
 
 
 def _events(numbers: Iterable[int]) -> frozenset[WebhookEvent]:
-    """Those of a request; raises InvalidRequest where one is not known here."""
+    """Return the events of a request; raises InvalidRequest if one is unknown."""
     names = {value.number: name.removeprefix(_PREFIX) for name, value in _BY_NAME.items()}
     try:
         return frozenset(WebhookEvent(names[number]) for number in numbers)

@@ -1,10 +1,10 @@
-"""Sends one message to a webhook: over HTTP, to an address that was looked at, in bounded time.
+"""Sends one message to a webhook: over HTTP, to a checked address, in bounded time.
 
-A name is looked up once, and one of the addresses that were found is called. Redirects are not followed: their target was
-not looked at. Of the answer only the status is read, and no more than some kilobytes until there is one.
+A name is resolved once, and one of its addresses is called. Redirects are not followed: their target is
+unchecked. Only the answer's status is read, and no more than some kilobytes until there is one.
 
-Users choose who is called and what looks names up, so all of it is done in threads of its own, of which each
-user has a few: what lasts keeps nobody else waiting.
+Users choose the host and thereby the name server, so all of it runs in separate threads, a few for
+each user: a slow call delays no other user.
 """
 
 from __future__ import annotations
@@ -31,25 +31,25 @@ if TYPE_CHECKING:
     from controlplane.core.webhook_targets import Target
 
 WITHIN_S: Final = 10.0
-"""For all of it."""
+"""Timeout of a delivery."""
 STEP_S: Final = 5.0
-"""For each step of the socket."""
+"""Timeout of each step of the socket."""
 ANSWER_BYTES: Final = 16 << 10
-"""Of an answer, until its status is known."""
+"""Maximum bytes of an answer up to its status."""
 _STATUS: Final = re.compile(rb"HTTP/1\.[01] ([1-9][0-9]{2})[ \r\n]")
 MOST_OF_USER: Final = 2
-"""Threads that send for one user; more messages wait, within their time."""
+"""Sending threads of one user; more messages wait, within their timeout."""
 MOST_CALLS: Final = 16
-"""Threads for all users."""
+"""Threads of all users."""
 
 
 class Poster:
-    """The edge to the network.
+    """Sends to the network.
 
     Args:
         allows_private: addresses of private networks and this machine may be called.
-        roots: PEM of authorities that vouch for hosts; None: those of the system.
-        own: the networks that this machine is in.
+        roots: PEM of trusted authorities; None: those of the system.
+        own: the networks of this machine.
     """
 
     def __init__(
@@ -67,7 +67,7 @@ class Poster:
         self._sending: set[asyncio.Task[int]] = set()
 
     async def __call__(self, target: Target, body: bytes, *, owner: str) -> int:
-        """Send for a user, and give the HTTP status.
+        """Send for a user, and return the HTTP status.
 
         Raises:
             InvalidRequest: its host must not be called.
@@ -81,14 +81,14 @@ class Poster:
         except TimeoutError:
             raise StateConflict(f"{target.origin} does not answer in time") from None
         except (OSError, http.client.HTTPException, UnicodeError) as error:
-            # Never the error of a request itself: it could have the path in it.
+            # Never the error of a request itself: it could include the path.
             why = getattr(error, "strerror", None) or type(error).__name__
             raise StateConflict(f"{target.origin} cannot be reached", why=str(why)) from None
         finally:
             call.cut()
 
     async def _begin(self, call: _Call, owner: str) -> asyncio.Task[int]:
-        """Begin to send once there is room, which is free again when its thread ends, not when its caller gives up."""
+        """Start sending once a thread is free; it stays claimed until its end, even if its caller gives up."""
         of_owner = self._turns_of.setdefault(owner, asyncio.Semaphore(MOST_OF_USER))
         await of_owner.acquire()
         try:
@@ -102,7 +102,7 @@ class Poster:
             self._turns.release()
             of_owner.release()
             if not task.cancelled():
-                task.exception()  # known, whether somebody still waits or not
+                task.exception()  # retrieved, whether or not the caller still waits
 
         sending = asyncio.create_task(in_own_thread(lambda: call.send(self._address)))
         self._sending.add(sending)
@@ -110,7 +110,7 @@ class Poster:
         return sending
 
     def _address(self, target: Target) -> str:
-        """The one to call; may last as long as the name server takes."""
+        """Return the address to call; may take as long as the name server."""
         found = socket.getaddrinfo(
             target.host, target.port, type=socket.SOCK_STREAM, proto=socket.IPPROTO_TCP
         )
@@ -166,7 +166,7 @@ class _Call:
             raise TimeoutError
 
     def cut(self) -> None:
-        """Callers that wait for the socket wait no longer."""
+        """End all waits for the socket."""
         self._is_cut = True
         if self._socket is not None:
             with suppress(OSError):
@@ -174,7 +174,7 @@ class _Call:
 
 
 def _status(connected: socket.socket) -> int:
-    """The status of the answer; raises http.client.HTTPException where there is none within some kilobytes."""
+    """Return the answer's status; raises http.client.HTTPException if there is none within some kilobytes."""
     seen, left = b"", ANSWER_BYTES
     while left:
         part = connected.recv(left)

@@ -1,4 +1,4 @@
-"""Users' webhooks: one sealed URL each, and what is sent there."""
+"""Users' webhooks: one sealed URL each, and sending to them."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 class WebhookFacts(NamedTuple):
-    """What its owner may read of a webhook; `set_at` in Unix seconds."""
+    """The visible part of a webhook, for its owner; `set_at` in Unix seconds."""
 
     origin: str
     set_at: float
@@ -26,12 +26,12 @@ class WebhookFacts(NamedTuple):
 
 
 def is_taken(status: int) -> bool:
-    """Whether an HTTP status says that a message has arrived."""
+    """Return whether an HTTP status confirms the message."""
     return HTTPStatus.OK <= status < HTTPStatus.MULTIPLE_CHOICES
 
 
 def is_final(status: int) -> bool:
-    """Whether another try can change nothing: it has arrived, or is refused for what it is."""
+    """Return whether a retry is useless: the message has arrived, or is rejected for good."""
     return status < HTTPStatus.INTERNAL_SERVER_ERROR and status != HTTPStatus.TOO_MANY_REQUESTS
 
 
@@ -39,7 +39,7 @@ class Webhooks:
     """Webhooks of all users.
 
     Args:
-        post: None: this control plane calls nobody.
+        post: None: this control plane sends no messages.
     """
 
     def __init__(self, secrets: UserSecrets, post: Post | None) -> None:
@@ -49,10 +49,10 @@ class Webhooks:
     async def put(
         self, owner: str, url: str, events: Collection[WebhookEvent] = DEFAULT_EVENTS
     ) -> WebhookFacts:
-        """Set a user's.
+        """Set a user's webhook.
 
         Raises:
-            InvalidRequest: no such URL is called.
+            InvalidRequest: the URL is not allowed.
             NotFound: the user was removed.
         """
         target = target_of(url, allows_private=self._poster().allows_private)
@@ -61,7 +61,7 @@ class Webhooks:
         return WebhookFacts(target.origin, set_at, chosen)
 
     async def facts(self, owner: str) -> WebhookFacts | None:
-        """What is set; NotFound if there is no such user."""
+        """Return a user's webhook, or None; NotFound if there is no such user."""
         found = await self._secrets.webhook(owner)
         if found is None:
             return None
@@ -69,7 +69,7 @@ class Webhooks:
         return WebhookFacts(origin, found.set_at, found.events)
 
     async def wanted(self, owners: Collection[str]) -> dict[str, tuple[WebhookEvent, ...]]:
-        """For what those of these users are called, without users that have none.
+        """Return the events of these users' webhooks, without users that have none.
 
         Raises:
             StoreError: the store does not answer.
@@ -77,7 +77,7 @@ class Webhooks:
         return {} if self._post is None else await self._secrets.webhook_events(owners)
 
     async def remove(self, owner: str) -> None:
-        """Remove a user's, if there is one."""
+        """Remove a user's webhook, if there is one."""
         await self._secrets.remove_webhook(owner)
 
     async def send(
@@ -88,17 +88,17 @@ class Webhooks:
         *,
         owner_id: str = "",
     ) -> int:
-        """Send a message to a user's, once, and give the HTTP status.
+        """Send a message to a user's webhook, once, and return the HTTP status.
 
         Args:
             owner: the user.
-            message: what is sent, as JSON.
-            event: what it reports; None: it is sent whatever events the webhook is set to.
-            owner_id: that the user must have; "": any.
+            message: the JSON to send.
+            event: the reported event; None: send it whatever the webhook's events.
+            owner_id: the user's expected id; "": any.
 
         Raises:
-            NotFound: there is no such user, none is set, or it is not called for that.
-            InvalidRequest: it is not to be called, by what the operator allows now.
+            NotFound: there is no such user, no webhook is set, or it excludes this event.
+            InvalidRequest: its URL is not allowed by the operator's current settings.
             StateConflict: it cannot be reached, or does not answer in time.
         """
         post, found = self._poster(), await self._secrets.webhook(owner)
