@@ -1,1 +1,1 @@
-"""The room that the store takes: its past is forgotten, and room made where it is full."""
+"""Space of the coordination store: compaction, and reclaiming it when full."""

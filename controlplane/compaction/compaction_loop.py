@@ -1,4 +1,4 @@
-"""A store that is full is made room in by whoever notices; and it is kept from filling up with its past.
+"""Reclaims space when the coordination store is full, and compacts its history.
 
 A full store refuses the lease of a new leader too, so this cannot be the leader's alone. One control plane at
 a time tries: the leader at once, the others in turn while it stays full.
@@ -21,27 +21,27 @@ if TYPE_CHECKING:
     from nsml.common.clock import Clock
 
 LOOK_S: Final = 0.5
-"""How often the conditions are looked at."""
+"""Between two checks of the conditions."""
 
 TURN_S: Final = 4.0
-"""How long a control plane waits for those whose turn comes before."""
+"""How long a control plane waits for each one before it."""
 
 PAUSES_S: Final = (1.0, 3.0, 10.0, 60.0)
-"""Between tries; the last one from then on: what lives may become less."""
+"""Between tries; the last one repeats: live data may shrink."""
 
 KEPT_S: Final = 300.0
-"""History of the store is kept so long at least, and twice that at most."""
+"""History of the store is kept this long at least, and twice that at most."""
 
 _FULL: Final = ConditionName.COORDINATION_FULL
 _log = structlog.get_logger()
 
 
 class Reclaiming:
-    """Makes room while the store is full.
+    """Reclaims space while the store is full.
 
     Args:
-        touch: writes a few bytes, so that it is known at once whether that helped.
-        turn: 0 when it is ours to begin, else how many come before us.
+        touch: writes a few bytes, to check at once whether that helped.
+        turn: number of control planes before us, 0 if we begin.
     """
 
     def __init__(
@@ -60,7 +60,7 @@ class Reclaiming:
         self._clock = clock
 
     async def run(self) -> NoReturn:
-        """Look, and act, until cancelled."""
+        """Check, and reclaim, until cancelled."""
         while True:
             await self._clock.sleep(LOOK_S)
             if self._conditions.stands(_FULL):
@@ -79,7 +79,7 @@ class Reclaiming:
                 tries += 1
                 self._in_vain(tries, error)
                 await self._clock.sleep(PAUSES_S[min(tries, len(PAUSES_S)) - 1])
-            except StoreError as error:  # it says nothing of the quota
+            except StoreError as error:  # not about the quota
                 _log.warning("store.out_of_reach", reason=str(error))
                 await self._clock.sleep(PAUSES_S[0])
             else:
@@ -102,7 +102,7 @@ class Reclaiming:
 
 
 class Compacting:
-    """The leader's: has the store forget its older past, which etcd by itself keeps for ever."""
+    """On the leader: compacts the store's older history, which etcd by default keeps for ever."""
 
     def __init__(self, *, store: KeyValueStore, revision: Callable[[], int], clock: Clock) -> None:
         self._store = store

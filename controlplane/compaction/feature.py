@@ -1,4 +1,4 @@
-"""The room that the store takes."""
+"""Space of the coordination store."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 
 def wire(core: Core) -> Feature:
-    """Have it forget its past, and make room where it is full."""
+    """Compact its history, and reclaim space when it is full."""
     compacting = Compacting(
         store=core.store, revision=lambda: core.state.revision, clock=core.clock
     )
@@ -24,14 +24,14 @@ def wire(core: Core) -> Feature:
         clock=core.clock,
     )
     return Feature(
-        # The embedded store forgets by itself.
+        # The embedded store compacts itself.
         leader_loops=(compacting.run,) if core.config.coordination == "etcd" else (),
         member_loops={"reclaiming": reclaiming.run},
     )
 
 
 def _turn(core: Core) -> int:
-    """How many control planes act before us where one is enough: the leader does first."""
+    """Return the number of control planes before us: the leader is first."""
     if core.leads():
         return 0
     names = [one.name for one in core.members.everyone()]
