@@ -1,8 +1,8 @@
-"""Dataclasses to protobuf messages and back, compiled once for each pair.
+"""Converts dataclasses to protobuf messages and back, compiled once for each pair.
 
-As `dataclasses` does, a codec writes the source of its functions and compiles it: the code that one would write by hand, and as fast.
-A field of one side without a counterpart on the other, or with one of another type, is an error where the codec is made: neither side
-grows a field that is silently dropped.
+As `dataclasses` does, a codec generates the source of its functions and compiles it: as fast as code written by hand.
+A field without a counterpart, or with one of another type, is an error when the codec is made: no new field is
+silently dropped.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from google.protobuf.timestamp_pb2 import Timestamp
 T = TypeVar("T")
 M = TypeVar("M", bound=Message)
 _Field: TypeAlias = Any
-"""A `FieldDescriptor`, whose class each implementation of protobuf has of its own."""
+"""A `FieldDescriptor`; each implementation of protobuf has its own class of it."""
 
 _INTEGERS: Final = frozenset(
     getattr(FieldDescriptor, f"TYPE_{name}")
@@ -47,14 +47,14 @@ _SCALARS: Final[Mapping[Any, frozenset[int]]] = {
     bool: frozenset({FieldDescriptor.TYPE_BOOL}),
 }
 _TYPING_NAMES: Final = {"Mapping": Mapping}
-"""In annotations, of modules that import them for type checkers only."""
+"""For annotations of modules that import these names for type checkers only."""
 
 
 class Convert(NamedTuple):
-    """How one field is converted by hand.
+    """A custom conversion of one field.
 
     Attributes:
-        encode: from the dataclass's field to what the message's field is set to; None leaves that unset.
+        encode: from the dataclass's field to the message's field's value; None leaves it unset.
         decode: back, from the message's field.
     """
 
@@ -63,11 +63,11 @@ class Convert(NamedTuple):
 
 
 class Spread(NamedTuple):
-    """How a field of a dataclass is converted that is not exactly one field of the message.
+    """A custom conversion of a dataclass field that does not correspond to exactly one message field.
 
     Attributes:
-        fields: those of the message that it takes.
-        encode: sets them, given the dataclass and the message.
+        fields: the corresponding message fields.
+        encode: sets them, called with the dataclass and the message.
         decode: from the message to the dataclass's field.
     """
 
@@ -81,7 +81,7 @@ class Encoder(Generic[T, M]):
 
     Attributes:
         fill: sets the fields of an empty message.
-        to_message: the message that describes a value.
+        to_message: returns a value's message.
     """
 
     __slots__ = ("fill", "to_message")
@@ -95,7 +95,7 @@ class Codec(Encoder[T, M]):
     """Converts between a dataclass and a message; `codec` compiles it.
 
     Attributes:
-        from_message: the value that a message describes.
+        from_message: returns a message's value.
     """
 
     __slots__ = ("_parse", "from_message")
@@ -106,14 +106,14 @@ class Codec(Encoder[T, M]):
         self.from_message: Callable[[M], T] = compiled["from_message"]
 
     def encode(self, value: T) -> bytes:
-        """A value as bytes."""
+        """Return a value as bytes."""
         return self.to_message(value).SerializeToString()
 
     def decode(self, data: bytes) -> T:
-        """The value in bytes.
+        """Return the value in bytes.
 
         Raises:
-            ValueError: they are no such message, or a value of an enumeration is unknown.
+            ValueError: not such a message, or a value of an enumeration is unknown.
         """
         try:
             return self.from_message(self._parse(data))
@@ -122,7 +122,7 @@ class Codec(Encoder[T, M]):
 
 
 _made: Final[dict[tuple[type, type], Encoder[Any, Any]]] = {}
-"""All that were compiled, by dataclass and message: those within others are found here."""
+"""All compiled codecs, by dataclass and message: nested ones are looked up here."""
 
 
 def codec(
@@ -138,20 +138,20 @@ def codec(
 ) -> Codec[T, M]:
     """Compile the codec of a dataclass and a message.
 
-    Fields within it that are dataclasses themselves use the codec that was made for that pair, else one without exceptions.
+    Nested dataclasses use the codec that was made for their pair, else a new one without exceptions.
 
     Args:
         kind: the dataclass, or a named tuple.
         message: the class of the message.
-        rename: fields of the message by those of the dataclass, where they differ.
-        convert: conversions by hand, by field of the dataclass.
-        spread: the same, where that is not exactly one field of the message.
-        unset: what fields stand for that are unset, as older versions left them.
-        extra: fields of the message that are not of the dataclass: the caller sets them.
-        omit: fields of the dataclass that are not of the message: they are read as their defaults.
+        rename: fields of the message by those of the dataclass, if they differ.
+        convert: custom conversions, by field of the dataclass.
+        spread: the same, for fields that do not correspond to exactly one field of the message.
+        unset: values of unset fields, as older versions left them.
+        extra: message fields missing in the dataclass: the caller sets them.
+        omit: dataclass fields missing in the message: they are read as their defaults.
 
     Raises:
-        TypeError: the two do not agree, an exception names a field that is not there, or they were compiled already.
+        TypeError: the two do not agree, an exception names a missing field, or they were compiled already.
     """
     writing = _Writing(kind, message, is_two_way=True)
     writing.fields(
@@ -176,9 +176,9 @@ def encoder(
     extra: Collection[str] = (),
     omit: Collection[str] = (),
 ) -> Encoder[T, M]:
-    """Compile one way of a codec, to the message: for what is shown and never read back. Arguments as of `codec`.
+    """Compile only the way to the message: for output that is never read back. Arguments as for `codec`.
 
-    Times in seconds may be timestamps there, which are absent for 0, and enumerations those of the contract, by name.
+    Times in seconds may be timestamps there, absent for 0, and enumerations those of the contract, by name.
     """
     writing = _Writing(kind, message, is_two_way=False)
     ways = {name: Convert(way, _no_way_back) for name, way in (convert or {}).items()}
@@ -201,7 +201,7 @@ def _field_names(kind: Any) -> Iterable[str]:
 
 
 class _Members(dict[Any, Any]):
-    """Members of an enumeration by value: faster than to call it, and with the same error."""
+    """Members of an enumeration by value: faster than calling it, and with the same error."""
 
     def __init__(self, kind: type[enum.Enum]) -> None:
         super().__init__((one.value, one) for one in kind)
@@ -212,7 +212,7 @@ class _Members(dict[Any, Any]):
 
 
 class _Writing:
-    """The source of one codec while it is written: `v` is the value, `m` the message."""
+    """Source of one codec being generated: `v` is the value, `m` the message."""
 
     def __init__(self, kind: type, message: type[Message], *, is_two_way: bool) -> None:
         self._title = f"{kind.__name__} and {message.DESCRIPTOR.full_name}"
@@ -273,7 +273,7 @@ class _Writing:
         return name
 
     def compiled(self) -> dict[str, Any]:
-        """The functions that were written, by name."""
+        """Return the generated functions, by name."""
         lines = ["def fill(v, m):", *(f"    {line}" for line in self._encoding or ["pass"])]
         lines += ["def to_message(v):", "    m = Message()", "    fill(v, m)", "    return m"]
         if self._is_two_way:
@@ -286,12 +286,12 @@ class _Writing:
         return self._names
 
     def _by_hand(self, name: str, way: Spread) -> None:
-        """A field for which others stand."""
+        """Write a field that is spread over others."""
         self._encoding.append(f"{self._named(way.encode)}(v, m)")
         self._decoding.append(f"{name}={self._named(way.decode)}(m)")
 
     def _converted(self, name: str, field: _Field, way: Convert) -> None:
-        """A field with a conversion of its own."""
+        """Write a field with a custom conversion."""
         at = f"m.{field.name}"
         if field.is_repeated:
             put = f"{at}.extend(x)"
@@ -304,7 +304,7 @@ class _Writing:
         self._decoding.append(f"{name}={self._named(way.decode)}({at})")
 
     def _field(self, name: str, field: _Field, hint: Any, unset: Any) -> None:
-        """A field that both have."""
+        """Write a field of both."""
         args = get_args(hint)
         is_optional = NoneType in args
         if is_optional:
@@ -341,7 +341,7 @@ class _Writing:
             self._decoding.append(f"{name}={self._scalar(name, field, kind, or_else)}")
 
     def _optional(self, name: str, field: _Field, kind: Any) -> None:
-        """A scalar or None."""
+        """Write a scalar or None."""
         at = f"m.{field.name}"
         self._encoding.append(f"if (x := v.{name}) is not None: {at} = x")
         value = self._scalar(name, field, kind, at)
@@ -349,11 +349,11 @@ class _Writing:
             self._decoding.append(f"{name}={value} if m.HasField({field.name!r}) else None")
         elif isinstance(kind, enum.EnumMeta) and all(kind):
             self._decoding.append(f"{name}={value} if {at} else None")
-        elif self._is_two_way:  # a value would be taken for an unset field
+        elif self._is_two_way:  # a value would be read as an unset field
             raise self._disagree(name, field)
 
     def _scalar(self, name: str, field: _Field, kind: Any, read: str) -> str:
-        """How what is read becomes a value."""
+        """Return the expression that converts a read value."""
         is_enum = isinstance(kind, enum.EnumMeta)
         base = next((one for one in (str, int) if is_enum and issubclass(kind, one)), kind)
         if field.type not in _SCALARS.get(base, ()):
@@ -366,7 +366,7 @@ class _Writing:
         self._encoding.append(line)
 
     def _numbers(self, name: str, field: _Field, kind: Any) -> dict[Any, int]:
-        """Numbers of the contract's enumeration, by our members of the same names."""
+        """Return the numbers of the contract's enumeration, by our members of the same names."""
         prefix = re.sub("(?<!^)(?=[A-Z])", "_", field.enum_type.name).upper()
         there = field.enum_type.values_by_name
         try:
@@ -375,7 +375,7 @@ class _Writing:
             raise self._disagree(name, field) from None
 
     def _inner(self, kind: Any, name: str, field: _Field) -> tuple[str, str]:
-        """Names of the functions that convert a dataclass within this one, and back."""
+        """Return the names of the functions that convert a nested dataclass, and back."""
         message = GetMessageClass(field.message_type)
         one = _made.get((kind, message))
         if one is None:
@@ -397,7 +397,7 @@ class _Writing:
     def _sequence(self, name: str, field: _Field, kind: type, item: Any) -> None:
         at = f"m.{field.name}"
         if field.message_type:
-            if kind is not tuple:  # of dataclasses there is no order that would make the same bytes
+            if kind is not tuple:  # dataclasses have no order for reproducible bytes
                 raise self._disagree(name, field)
             fill, from_message = self._inner(item, name, field)
             self._encoding.append(f"if x := v.{name}:")
@@ -405,7 +405,7 @@ class _Writing:
             self._encoding.append(f"    for one in x: {fill}(one, add())")
             self._decoding.append(f"{name}=tuple(map({from_message}, {at}))")
             return
-        # A set has no order; its bytes are the same each time.
+        # A set has no order; sorted, its bytes are reproducible.
         put = "x" if kind is tuple else "sorted(x)"
         self._encoding.append(f"if x := v.{name}: {at}.extend({put})")
         one = self._scalar(name, field, item, "x")

@@ -1,12 +1,12 @@
-"""The store's whole history as lines of JSON: who wrote what, in the order of its revisions.
+"""The store's whole history as lines of JSON: all writes in the order of revisions.
 
     python -m controlplane.eventlog https://HOST:PORT[,...] --ca FILE
 
-`nsml doctor chaos` holds what every control plane did against it. One object a line, oldest first:
+`nsml doctor chaos` compares it with the actions of every control plane. One object a line, oldest first:
 
     {"revision": 7, "key": "alloc/n1", "created": 3, "value": {...}}
 
-`value` is null where the key was deleted, and {} for keys that are nobody else's to read: users,
+`value` is null for a deleted key, and {} for private keys: users,
 tokens, secrets. It reaches back to the last compaction.
 """
 
@@ -76,11 +76,11 @@ _SHOWN: Final[dict[str, Callable[[bytes], dict[str, Any]]]] = {
     etcd_codec.NAMES: _pointer,
     etcd_codec.REQUESTS: _pointer,
 }
-"""What is told of a value, by its key or what that begins with."""
+"""Visible parts of a value, by its key or the key's prefix."""
 
 
 def told(event: Event, revision: int) -> dict[str, Any]:
-    """One change as it is written."""
+    """Return one change as an output line."""
     line: dict[str, Any] = {"revision": revision, "key": event.key, "value": None}
     if event.item is not None:
         line["created"] = event.item.create_revision
@@ -91,7 +91,7 @@ def told(event: Event, revision: int) -> dict[str, Any]:
 
 
 async def history(store: KeyValueStore) -> AsyncIterator[dict[str, Any]]:
-    """Every change up to now.
+    """Yield every change up to now.
 
     Raises:
         Compacted: the beginning is gone.
@@ -113,7 +113,7 @@ async def _write(endpoints: str, root: str, tls: Tls | None) -> None:
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """Write the history of an etcd cluster to stdout; exit code 1 where it cannot be read."""
+    """Write the history of an etcd cluster to stdout; exit code 1 if it cannot be read."""
     parser = argparse.ArgumentParser(
         prog="python -m controlplane.eventlog",
         description="The whole history of a platform's etcd, as lines of JSON.",

@@ -1,4 +1,4 @@
-"""The program `nsml-controlplane`: what has to be said before gRPC is imported, and then the server."""
+"""The program `nsml-controlplane`: settings that precede the import of gRPC, then the server."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""One control plane put together of its areas: the services that they offer, their loops.
+"""One control plane, assembled from its areas: their services and loops.
 
-No sockets and no files here: `startup/server.py` adds them, the simulation does without.
+No sockets and no files here: `startup/server.py` adds them; the simulation needs none.
 """
 
 from __future__ import annotations
@@ -71,20 +71,20 @@ FEATURES: Final[tuple[Callable[[Core], Feature], ...]] = (
 """All areas, in the order in which their loops start."""
 
 _TOLD_WITHIN_S: Final = 0.2
-"""How long agents have to take in where the next leader is."""
+"""How long agents have to receive the next leader's address."""
 _SUCCESSOR_WITHIN_S: Final = 0.3
-"""How long streams go on while nobody else leads: who only reads needs no leader."""
+"""How long streams go on while there is no other leader: reads need none."""
 _SUCCESSOR_FIRST_S: Final = 0.2
-"""How long the successor is left alone to decide, before all who read and all agents come to it."""
+"""Head start of the successor before all readers and agents reconnect to it."""
 _DISMISSED_WITHIN_S: Final = 0.3
-"""How long it takes to send all who read there, one after the other."""
+"""Time over which readers are moved there, one after the other."""
 
 
 class ControlPlane:
     """All areas of one control plane.
 
     Args:
-        cluster_id: of the platform that lives in the store.
+        cluster_id: id of the store's platform.
     """
 
     def __init__(self, on: Backends, config: MemberConfig, cluster_id: str) -> None:
@@ -95,7 +95,7 @@ class ControlPlane:
         )
 
     async def run(self) -> None:
-        """Follow the store, take submissions and lead when elected; until cancelled."""
+        """Follow the store, accept submissions and lead when elected; until cancelled."""
         core = self.core
         async with TaskGroup() as group:
             group.create_task(core.identities.run(), name="identities")
@@ -111,13 +111,13 @@ class ControlPlane:
             group.create_task(core.project_kept.run(), name="project_kept")
 
     def leave(self) -> None:
-        """Lead no more from this moment on; `resign` does all the rest."""
+        """Stop leading now; `resign` does the rest."""
         self.core.leading.leave()
 
     async def resign(self) -> None:
-        """Have another one lead, and end all streams: their callers go on there.
+        """Hand over to another leader, and end all streams: their callers resume there.
 
-        May take as long as the store takes to answer. `run` goes on, for calls that are not over.
+        May take as long as the store takes to answer. `run` goes on, for calls in progress.
         """
         core = self.core
         async with TaskGroup() as group:
@@ -127,14 +127,14 @@ class ControlPlane:
             within_s = _DISMISSED_WITHIN_S if has_successor else 0.0
             await self._passing_on.dismiss(has_handed_over=False, within_s=within_s)
         await core.leading.hand_over()
-        # Agents that are told the successor's address go there; all others only hear that we stop.
+        # Agents that get the successor's address go there; all others only learn that we stop.
         until = core.clock.monotonic() + _TOLD_WITHIN_S
         while any(core.contacts.links()) and core.clock.monotonic() < until:
             await core.clock.sleep(_TOLD_WITHIN_S / 20)
         await self._passing_on.dismiss(has_handed_over=True)
 
     async def _successor_first(self) -> None:
-        """Let streams go on until somebody else leads, if anybody is there who can."""
+        """Let streams go on until another one leads, if there is a candidate."""
         core = self.core
         others = (one.name != core.config.member for one in core.members.everyone())
         if core.leading.elsewhere() is None and any(others):
@@ -143,7 +143,7 @@ class ControlPlane:
                 await core.clock.sleep(_SUCCESSOR_FIRST_S)
 
     def interceptors(self) -> tuple[Wrapper, ...]:
-        """What every call passes, in this order; the first is the door."""
+        """Interceptors of every call, in this order; the first one authenticates."""
         core = self.core
         door = AccessInterceptor(
             core.identities,
@@ -157,7 +157,7 @@ class ControlPlane:
         return door, Throttle(core.admission), self._passing_on, Freshness(core.state)
 
     def add_services(self, server: Any) -> None:
-        """Offer every service on a server, or on whatever takes generic handlers."""
+        """Register every service on a server, or on any object with generic handlers."""
         for feature in self.features:
             for add, servicer in feature.services:
                 add(servicer, server)
