@@ -1,1 +1,1 @@
-"""Projects: members, quotas and budgets, and who may submit what in them."""
+"""Projects: members, quotas and budgets, and rights to submit in them."""

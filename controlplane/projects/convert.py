@@ -1,4 +1,4 @@
-"""What accounts are ordered by, as the contract says it."""
+"""Messages of the fair shares that order accounts."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _SHARE: Final = encoder(
 
 
 def share_message(share: FairShare, accounts: Accounts) -> pb.FairShare:
-    """A fair share, and how far back it looks."""
+    """Return a fair share, with its half-life."""
     message = _SHARE.to_message(share)
     if accounts.half_life_s:
         message.half_life.CopyFrom(duration(accounts.half_life_s))

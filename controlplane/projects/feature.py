@@ -1,4 +1,4 @@
-"""Projects: quota and budget."""
+"""Projects: quotas and budgets."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 def projects(core: Core) -> Projects:
-    """All of them."""
+    """All projects."""
     return Projects(store=core.store, state=core.state, users=core.accounts, clock=core.clock)
 
 

@@ -1,7 +1,7 @@
-"""Projects: made, changed, removed; and who may submit what in them.
+"""Projects: creating, changing, removing; and rights to submit in them.
 
-Any control plane does this, leader or not: every change is one transaction that compares what it was
-decided on; a lost race is decided anew.
+Any control plane does this, leader or not: every change is one transaction that compares its
+inputs; after a lost race it is decided again.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ if TYPE_CHECKING:
 MOST_PROJECTS: Final = 1_000
 MOST_MEMBERS: Final = 1_000
 MOST_AT_ONCE: Final = 50
-"""Members in one change: each is compared in its transaction."""
+"""Maximum members in one change: each is compared in its transaction."""
 MOST_GPU_SECONDS: Final = 1e6 * 365 * 86_400
 MOST_PERIOD_DAYS: Final = 3_660
 DEFAULT_PERIOD_DAYS: Final = 30
@@ -69,20 +69,20 @@ _log = structlog.get_logger()
 
 
 class Users(Protocol):
-    """Who there is."""
+    """The existing users."""
 
     async def there(self, name: str) -> Compare:
-        """The condition that this user is still there; NotFound if there is none."""
+        """Return the condition that this user still exists; NotFound if there is none."""
         ...
 
     async def nobody(self, name: str) -> Compare:
-        """The condition that there is no such user; AlreadyExists if there is one."""
+        """Return the condition that there is no such user; AlreadyExists if there is one."""
         ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BudgetSettings:
-    """A budget as it is asked for; None: as it is, or the default."""
+    """A requested budget; None: unchanged, or the default."""
 
     gpu_seconds: float | None = None
     period_days: int | None = None
@@ -91,7 +91,7 @@ class BudgetSettings:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProjectSettings:
-    """Settings as they are asked for; None, and measures of quotas that are left out: as they are."""
+    """Requested settings; None, and omitted measures of quotas: unchanged."""
 
     owner: str | None = None
     quota: dict[str, int] = field(default_factory=dict)
@@ -106,7 +106,7 @@ class ProjectSettings:
 
 
 class Projects:
-    """The projects that have a record."""
+    """The projects with a record."""
 
     def __init__(
         self, *, store: KeyValueStore, state: LiveState, users: Users, clock: Clock
@@ -128,7 +128,7 @@ class Projects:
             TooLarge: too many projects, or members.
         """
         check_project(name)
-        if settings.owner != name:  # whoever has the name has it already
+        if settings.owner != name:  # the user of that name may have it already
             check_not_reserved(name, "project")
         _check_members(members)
         self._check_count()
@@ -147,12 +147,12 @@ class Projects:
         raise _busy(name)
 
     async def update(self, name: str, settings: ProjectSettings) -> Project:
-        """Change settings; of a user's own project also before it has a record, which it then gets.
+        """Change settings; a user's own project without a record gets one.
 
         Raises:
             NotFound: there is no such project, or the owner is no user.
             InvalidRequest: a setting.
-            TooLarge: it has no record, and too many have one.
+            TooLarge: it has no record, and there are too many records.
         """
         now = self._clock.time()
         new = [settings.owner] if settings.owner else []
@@ -161,13 +161,13 @@ class Projects:
     async def change_members(
         self, name: str, *, add: Collection[str], remove: Collection[str], asked_by: UserCaller
     ) -> tuple[Project, frozenset[str]]:
-        """Add and remove members; also who of them was one, or none, already.
+        """Add and remove members; return also the names without a change.
 
         Raises:
             NotFound: there is no such project that the caller sees, or a new member is no user.
             Denied: the caller is neither its owner nor an administrator.
             StateConflict: the owner is to be removed.
-            TooLarge: too many at once, or in all.
+            TooLarge: too many at once, or in total.
         """
         _check_members({*add, *remove})
         before: frozenset[str] = frozenset()
@@ -175,7 +175,7 @@ class Projects:
         def decide(known: Project) -> Project:
             nonlocal before
             answer = may(asked_by, CHANGE, known)
-            if answer is HIDE:  # they were taken out meanwhile
+            if answer is HIDE:  # the caller was removed meanwhile
                 raise self._unseen(name, asked_by)
             if answer is not ALLOW:
                 raise Denied(
@@ -207,10 +207,10 @@ class Projects:
 
         Raises:
             NotFound: there is none.
-            StillLive: it has sessions that wait or run.
+            StillLive: it has queued or running sessions.
             StoreError: the store does not answer.
         """
-        # Who submits compares the project's record alone: what was submitted before is to be seen here.
+        # Submissions compare only the project's record: earlier ones must be visible here.
         await self._state.catch_up((await self._store.list(etcd_codec.CLUSTER)).revision)
         for _ in range(TRIES):
             known, revision = self._stored(name)
@@ -231,12 +231,12 @@ class Projects:
         raise _busy(name)
 
     async def forget_user(self, name: str) -> None:
-        """Take a user who is no more out of all projects; their own goes with them.
+        """Remove a deleted user from all projects, and the user's own project.
 
         Raises:
             StoreError: the store does not answer.
         """
-        # From the store: who was made a member a moment ago is one, whether the watch told or not.
+        # From the store: the watch may not have reported a new member yet.
         for item in (await self._store.list(etcd_codec.PROJECTS)).items:
             self._state.put(item.key, item.value, item.mod_revision)
         for project in list(self._state.projects):
@@ -263,7 +263,7 @@ class Projects:
         raise _busy(project)
 
     def visible(self, name: str, who: UserCaller) -> Project:
-        """A project that the caller may see, their own also without a record; NotFound for any other."""
+        """Return a project that the caller may see, their own also without a record; NotFound for any other."""
         known = self._state.project(name)
         if known is None and name == who.user.name:
             return Project(name=name, owner=name, members=frozenset({name}))
@@ -275,9 +275,9 @@ class Projects:
         return _no_project(name, _usable(self._state, who.user), "nsml project ls")
 
     async def check_known(self, name: str, who: UserCaller) -> None:
-        """Raise NotFound for a project that the caller may not see, as for one that is not there.
+        """Raise NotFound for a project that the caller may not see, as for a missing one.
 
-        Administrators see all users, and so also the projects of those that have no record.
+        Administrators see all users, and therefore their own projects without a record.
         """
         try:
             self.visible(name, who)
@@ -290,7 +290,7 @@ class Projects:
                 raise unknown from None
 
     def every(self, who: UserCaller) -> list[Project]:
-        """Those that the caller may see, by name."""
+        """Return the projects that the caller may see, by name."""
         known = (self._state.projects[name].value for name in sorted(self._state.projects))
         return [one for one in known if may(who, SEE, one) is ALLOW]
 
@@ -303,7 +303,7 @@ class Projects:
     async def _stored_or_own(
         self, name: str, asked_by: UserCaller | None
     ) -> tuple[Project, Sequence[Compare]]:
-        """A project, and the condition that it is still as it is; for administrators also a user's own without a record.
+        """Return a project, and a check that it is unchanged; for administrators also a user's own without a record.
 
         Its name may be reserved for the platform: the user has it already.
         """
@@ -337,7 +337,7 @@ class Projects:
         new: Collection[str] = (),
         asked_by: UserCaller | None = None,
     ) -> Project:
-        """Write what `decide` makes of a project, of which `new` are members from then on.
+        """Write `decide`'s change of a project; `new` are its new members.
 
         `asked_by`: None for an administrator.
         """
@@ -363,7 +363,7 @@ class Projects:
 
 
 async def there_for(who: UserCaller | None, users: Users, name: str) -> Compare:
-    """The condition that a user is still there; NotFound, without a command that the caller may not run.
+    """Return the condition that a user still exists; NotFound, without a command that the caller may not run.
 
     `who`: None for an administrator.
     """
@@ -380,10 +380,10 @@ async def there_for(who: UserCaller | None, users: Users, name: str) -> Compare:
 
 
 def changed(known: Project, settings: ProjectSettings, now: float) -> Project:
-    """A project with other settings.
+    """Return a project with other settings.
 
     Raises:
-        InvalidRequest: a setting that cannot be.
+        InvalidRequest: an invalid setting.
         StateConflict: the owner of a user's own project.
     """
     owner = known.owner if settings.owner is None else settings.owner
@@ -431,7 +431,7 @@ def _check_keep_files(text: str) -> str:
 
 
 def check_keep(text: str, *, of_session: bool = False) -> str:
-    """Which checkpoints are kept, as it is stored; "" where nothing is named; raises InvalidRequest.
+    """Return a retention of checkpoints in its stored form; "" for none; raises InvalidRequest.
 
     `of_session`: `best:N` may leave the metric to the project.
     """
@@ -514,18 +514,18 @@ def _check_members(members: Collection[str]) -> None:
 def check_entitled(
     state: LiveState, owner: User, project: str, spec: SessionSpec, nearest: Alternatives
 ) -> Compare | None:
-    """Raise unless this user may submit this into a project; the condition that it stays so.
+    """Raise unless this user may submit this into a project; return the condition that it stays so.
 
     Args:
-        state: what is known.
-        owner: who submits it.
+        state: the current state.
+        owner: the submitting user.
         project: "" for the user's own.
-        spec: what is asked for.
-        nearest: says what to ask for instead.
+        spec: the request.
+        nearest: suggests alternatives.
 
     Raises:
         NotFound: there is no such project, or the user is no member.
-        OverQuota: it is larger than the quota, or of a higher class than the project may ask for.
+        OverQuota: it exceeds the quota, or the project's highest priority class.
     """
     name = project or owner.name
     stored = state.projects.get(name)
@@ -554,7 +554,7 @@ def check_entitled(
 
 
 def within_quota(state: LiveState, name: str, request: Request) -> Request:
-    """The most of a request that the quota of a project allows at once."""
+    """Return the largest part of a request that the quota of a project allows at once."""
     stored = state.projects.get(name)
     if stored is None or not never(stored.value, claim_of(request)):
         return request
@@ -575,12 +575,12 @@ def within_quota(state: LiveState, name: str, request: Request) -> Request:
 
 
 def _sized(most: int, gpu: int, count: int) -> tuple[int, int]:
-    """Thousandths of each replica, and how many: the most GPUs in all, of equal ones the largest replicas.
+    """Return thousandths of each replica, and the number: the most GPUs in total; if equal, the largest replicas.
 
     Args:
         most: thousandths of all replicas.
-        gpu: thousandths of one, as it is asked for.
-        count: of the replicas that are asked for.
+        gpu: requested thousandths of one.
+        count: requested replicas.
     """
     if gpu < WHOLE_DEVICE and gpu <= most:
         return gpu, min(count, most // gpu)
@@ -594,13 +594,13 @@ def _sized(most: int, gpu: int, count: int) -> tuple[int, int]:
 
 
 def _bound(project: Project, measure: str) -> int:
-    """The smaller of the bounds of all and of one member; 0: none."""
+    """Return the smaller limit of project and member; 0: none."""
     bounds = (getattr(project.quota, measure), getattr(project.member_quota, measure))
     return min(filter(None, bounds), default=0)
 
 
 def _usable(state: LiveState, user: User) -> list[str]:
-    """The projects in which a user may submit."""
+    """Return the projects in which a user may submit."""
     names = {one.value.name for one in state.projects.values() if user.name in one.value.members}
     return sorted(names | {user.name})
 

@@ -33,7 +33,7 @@ _MEASURES: Final = ("gpu_thousandths", "cpu_thousandths", "memory_bytes", "sessi
 
 
 class ProjectServicer(projects_pb2_grpc.ProjectServiceServicer):
-    """Projects, and what they hold."""
+    """Projects, and their use."""
 
     def __init__(
         self, projects: Projects, state: LiveState, *, usages: ProjectUsages, clock: Clock
@@ -47,7 +47,7 @@ class ProjectServicer(projects_pb2_grpc.ProjectServiceServicer):
     async def CreateProject(  # noqa: N802 - named by the contract, as all below
         self, request: pb.CreateProjectRequest, _: Context
     ) -> pb.CreateProjectResponse:
-        """Make one."""
+        """Make a project."""
         settings = _asked_settings(request.settings)
         made = await self._projects.create(request.name, settings, request.members)
         return pb.CreateProjectResponse(project=self._shown(made))
@@ -56,7 +56,7 @@ class ProjectServicer(projects_pb2_grpc.ProjectServiceServicer):
     async def GetProject(  # noqa: N802
         self, request: pb.GetProjectRequest, _: Context
     ) -> pb.GetProjectResponse:
-        """One with what it holds."""
+        """Return a project and its use."""
         who = require_user()
         project = self._projects.visible(request.name, who)
         holding = self._state.accounts.holding(project.name)
@@ -72,7 +72,7 @@ class ProjectServicer(projects_pb2_grpc.ProjectServiceServicer):
     async def ListProjects(  # noqa: N802
         self, _: pb.ListProjectsRequest, __: Context
     ) -> pb.ListProjectsResponse:
-        """Those that the caller sees."""
+        """List the projects that the caller sees."""
         used = self._used()
         shown = [
             self._message(one, used.get(one.name)) for one in self._projects.every(require_user())
@@ -92,7 +92,7 @@ class ProjectServicer(projects_pb2_grpc.ProjectServiceServicer):
     async def DeleteProject(  # noqa: N802
         self, request: pb.DeleteProjectRequest, _: Context
     ) -> pb.DeleteProjectResponse:
-        """Remove one."""
+        """Remove a project."""
         await self._projects.delete(request.name)
         return pb.DeleteProjectResponse()
 
@@ -110,7 +110,7 @@ class ProjectServicer(projects_pb2_grpc.ProjectServiceServicer):
     async def GetProjectStorage(  # noqa: N802
         self, request: pb.GetProjectStorageRequest, _: Context
     ) -> pb.GetProjectStorageResponse:
-        """What is kept for one."""
+        """Return a project's storage."""
         who = require_user()
         project = self._projects.visible(request.name, who)
         use, users, largest = await self._usages.of(project, who.user)
@@ -124,7 +124,7 @@ class ProjectServicer(projects_pb2_grpc.ProjectServiceServicer):
     async def ListProjectStorage(  # noqa: N802
         self, _: pb.ListProjectStorageRequest, __: Context
     ) -> pb.ListProjectStorageResponse:
-        """What is kept for each that the caller sees."""
+        """List the storage of each project that the caller sees."""
         names = {one.name for one in self._projects.every(require_user())}
         shown = [_stored(one) for one in await self._usages.all() if one.name in names]
         return pb.ListProjectStorageResponse(storage=shown)
@@ -133,7 +133,7 @@ class ProjectServicer(projects_pb2_grpc.ProjectServiceServicer):
         return {one.project: one for one in self._state.accounts.used(self._clock.time())}
 
     def _shown(self, project: Project) -> pb.Project:
-        """With its members."""
+        """Return a project's message with its members."""
         message = self._message(project, self._used().get(project.name))
         message.members.extend(sorted(project.members))
         return message
@@ -167,7 +167,7 @@ class ProjectServicer(projects_pb2_grpc.ProjectServiceServicer):
 
 def _stored(use: KeptUse) -> pb.ProjectStorage:
     message = pb.ProjectStorage(project=use.name, usage=usage_message(use))
-    message.usage.is_own_limit = False  # no project has another one
+    message.usage.is_own_limit = False  # projects have no limit of their own
     return message
 
 
@@ -206,10 +206,10 @@ def _quota(quota: Quota) -> pb.Quota:
 def _asked_settings(
     settings: pb.ProjectSettings, *, without_budget: bool = False
 ) -> ProjectSettings:
-    """What is asked for.
+    """Return the requested settings.
 
     Raises:
-        InvalidRequest: a priority that there is not.
+        InvalidRequest: an unknown priority.
     """
     return ProjectSettings(
         owner=settings.owner if settings.HasField("owner") else None,
