@@ -1,1 +1,1 @@
-"""What sessions make of their devices: telemetry, charges, and idle sessions."""
+"""Use of devices by sessions: telemetry, charges, and idle sessions."""

@@ -1,4 +1,4 @@
-"""Keeps it known what accounts used: by which whoever leads obeys budgets, and orders the queue."""
+"""Keeps totals of accounts' usage up to date: the leader applies budgets and orders the queue by them."""
 
 from __future__ import annotations
 
@@ -18,18 +18,18 @@ if TYPE_CHECKING:
     from nsml.common.clock import Clock
 
 LOOK_EVERY_S: Final = 1.0
-"""How often we look whether an account is to be read, and whether another period has begun: clocks are set."""
+"""Interval of checks for unread accounts and for new budget periods: clocks are set."""
 TOLD_EVERY_S: Final = 60.0
-"""How often it is told anew what was held lately: little changes in less by time alone, at half-lives of hours and days."""
+"""Interval of publishing recent usage: at half-lives of hours and days, time alone changes little in less."""
 RETRY_S: Final = 2.0
-"""Pause after the history did not answer. Meanwhile accounts are ordered by what is live, and projects of which it is
-not known what they used of their budgets start nothing."""
+"""Pause after the history did not answer. Meanwhile accounts are ordered by their live sessions, and projects with an
+unknown budget usage start nothing."""
 ROWS_AT_ONCE: Final = 500
-"""Rows, or accounts, or sessions, that are looked at before others have a turn."""
+"""Rows, accounts or sessions per turn of the event loop."""
 
 
 class Accounting:
-    """Runs on every control plane, so that each can answer, and one that takes over knows already."""
+    """Runs on every control plane, so that each can answer, and a new leader has the totals already."""
 
     def __init__(self, *, state: LiveState, history: History, clock: Clock) -> None:
         self._state = state
@@ -39,7 +39,7 @@ class Accounting:
         self._log = structlog.get_logger()
 
     async def run(self) -> None:
-        """Read what is not known, and tell what follows from it, until cancelled."""
+        """Read missing totals, and publish their effects, until cancelled."""
         accounts, told_at = self._state.accounts, 0.0
         with self._state.subscribed(wants=_is_of_projects) as changes:
             while True:
@@ -54,7 +54,7 @@ class Accounting:
                     self._tell_budget(name)
                 for name in accounts.budgeted:
                     self._tell_budget(name)
-                # On the minute: control planes that know the same tell the same.
+                # On the minute: control planes with the same totals publish the same.
                 at = self._clock.time() // TOLD_EVERY_S * TOLD_EVERY_S
                 if has_read or at != told_at:
                     await self._tell_shares(told_at := at)
@@ -70,7 +70,7 @@ class Accounting:
             await asyncio.sleep(0)
 
     async def _read(self, name: str) -> bool:
-        """Read the ledger for one account; False when the history is away."""
+        """Read an account's ledger; return False if the history is unavailable."""
         last: AttemptCharge | None = None
         now, at = self._clock.time(), self._clock.monotonic()
         with self._state.accounts.reading(name, now, at) as reading:
@@ -90,14 +90,14 @@ class Accounting:
         return True
 
     def _tell_budget(self, name: str) -> None:
-        """Have a project looked at again that is counted since a moment ago, or in another period."""
+        """Publish a project again if it was just counted, or has a new period."""
         since = self._state.accounts.counted_since(name, self._clock.time())
         if since != self._periods.get(name):
             self._periods[name] = since
             self._state.retell_project(name)
 
     async def _tell_shares(self, at: float) -> None:
-        """Tell what all accounts held lately, as of one instant."""
+        """Publish the recent usage of all accounts, as of one instant."""
         accounts, lately = self._state.accounts, {}
         for count, name in enumerate(accounts.names(), 1):
             if gpus := accounts.lately(name, at):

@@ -1,4 +1,4 @@
-"""Measures what sessions make of their devices, in every control plane; the leader keeps what all devices do."""
+"""Measures sessions' use of devices, on every control plane; the leader records the total of all devices."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class Measuring:
     """The loop.
 
     Args:
-        leads: whether this control plane does: one of them is enough for what is of the whole platform.
+        leads: whether this control plane leads: one of them is enough for the platform's total.
     """
 
     def __init__(

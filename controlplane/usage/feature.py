@@ -1,4 +1,4 @@
-"""What devices do: telemetry, charges, and sessions that leave theirs idle."""
+"""Use of devices: telemetry, charges, and sessions with idle devices."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 def usages(core: Core) -> Usages:
-    """What sessions make of their devices."""
+    """Measures the use of devices by sessions."""
     return Usages(
         state=core.state,
         history=core.history,
@@ -29,7 +29,7 @@ def usages(core: Core) -> Usages:
 
 
 def wire(core: Core) -> Feature:
-    """Offer TelemetryService; the leader ends what is idle for too long."""
+    """Offer TelemetryService; the leader ends sessions that are idle for too long."""
     measured = core.shared(usages)
     detector = IdleDetector(
         state=core.state,

@@ -1,4 +1,4 @@
-"""Finds sessions that make nothing of their devices, and keeps that in their records (`domain/idle.py`)."""
+"""Finds sessions with idle devices, and records that in them (`domain/idle.py`)."""
 
 from __future__ import annotations
 
@@ -25,20 +25,20 @@ if TYPE_CHECKING:
     from nsml.common.clock import Clock
 
 AT_ONCE: Final = 200
-"""Sessions that are looked at before others get a turn."""
+"""Sessions per turn of the event loop."""
 _JUDGED: Final = frozenset({SessionState.RUNNING, SessionState.STOPPING})
-"""In which a program could use them. Of one that is prepared, paused or out of sight nothing is held against it."""
+"""States in which a program could use them. Preparing, paused and unreachable sessions are not idle."""
 
 
 class Begun(NamedTuple):
-    """An episode of a session that has just begun."""
+    """A new episode of a session."""
 
     session: Session
     episode: Episode
 
 
 class IdleDetector:
-    """Looks at what the leader knows; what was found stands in the sessions' records."""
+    """Checks the leader's state; results are in the sessions' records."""
 
     def __init__(
         self,
@@ -59,10 +59,10 @@ class IdleDetector:
         self._empty: dict[tuple[str, int], float] = {}
 
     async def look(self) -> list[Begun]:
-        """Begin and end episodes; gives those that began.
+        """Begin and end episodes; return the new ones.
 
         Raises:
-            NotLeader: another control plane decides.
+            NotLeader: another control plane leads.
         """
         samples = await self._history.telemetry.newest()
         now = self._clock.time()
@@ -101,14 +101,14 @@ class IdleDetector:
             if device is None or reading is None:
                 is_heard = is_empty = False
                 continue
-            # Simulated ones have no processes that could be counted.
+            # Simulated ones have no processes to count.
             is_empty = is_empty and not device.simulated and not reading.process_count
             memory += reading.memory_used_bytes
         key = session.id, session.attempt
         started = [one.started_at for one in session.replicas]
         idle_since = live.idle_since if live and is_heard else 0.0
         return Seen(
-            # Not before its programs were there.
+            # Not before its programs existed.
             idle_since=max([idle_since, *started]) if idle_since else 0.0,
             empty_since=self._empty.get(key, now) if is_empty else 0.0,
             memory_bytes=memory,
@@ -122,7 +122,7 @@ class IdleDetector:
 
 
 def apply_waste(draft: Draft, seen: Session, found: Episode | None, now: float) -> Begun | None:
-    """Note what was found of a session as it was seen; gives the episode that begins with it."""
+    """Record the result for a session unless it has changed since; return its new episode."""
     session = draft.session(seen.id)
     if session is None or session.attempt != seen.attempt or session.state is not seen.state:
         return None

@@ -1,4 +1,4 @@
-"""Finds sessions that make nothing of their devices, and tells their owners: the leader's."""
+"""Finds sessions with idle devices, and notifies their owners: runs on the leader."""
 
 from __future__ import annotations
 
@@ -23,15 +23,15 @@ if TYPE_CHECKING:
     from nsml.common.clock import Clock
 
 PAUSES_S: Final = (0.0, 2.0, 10.0)
-"""Before each try to tell; then it is given up."""
+"""Before each try to notify; then it is dropped."""
 MOST_TOLD: Final = 64
-"""That are told at one time: what begins meanwhile is in the sessions alone."""
+"""Maximum concurrent notifications: further episodes are only in the sessions."""
 
 _log = structlog.get_logger()
 
 
 class Wasting:
-    """The loop. An owner is told once of an episode, at its begin, or never."""
+    """The loop. An owner is notified once of an episode, at its begin, or never."""
 
     def __init__(self, wastes: IdleDetector, webhooks: Webhooks, *, clock: Clock) -> None:
         self._wastes = wastes
@@ -40,7 +40,7 @@ class Wasting:
         self._telling: set[asyncio.Task[None]] = set()
 
     async def run(self) -> NoReturn:
-        """Look every few seconds, until cancelled; whom it takes long to tell holds up nobody."""
+        """Check every few seconds, until cancelled; a slow notification delays no other."""
         async with TaskGroup() as group:
             self._telling.clear()
             while True:
@@ -84,7 +84,7 @@ class Wasting:
 
 
 def message_of(session: Session, episode: Episode) -> dict[str, str]:
-    """What is sent; `text` is what chat programs show."""
+    """Return the message; `text` is for chat programs."""
     kind = episode.kind.value.lower()
     since = datetime.fromtimestamp(episode.since, tz=UTC)
     return {

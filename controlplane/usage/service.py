@@ -1,4 +1,4 @@
-"""TelemetryService: what machines and devices did over time."""
+"""TelemetryService: samples of machines and devices over time."""
 
 from __future__ import annotations
 
@@ -36,13 +36,13 @@ WIDTH: Final = 120
 MOST_WIDTH: Final = 1000
 MOST_SERIES: Final = 256
 MOST_NUMBERS: Final = 200_000
-"""In one answer, which has a bound of its own: of many devices each gets fewer cells."""
+"""Maximum numbers in one answer: with many devices each gets fewer cells."""
 HOUR_S: Final = 3600.0
 _NUMBERS_A_CELL: Final = 1 + 3 * len(DEVICE_FIGURES)
 
 
 class TelemetryServicer(telemetry_pb2_grpc.TelemetryServiceServicer):
-    """Readings over time."""
+    """Samples over time."""
 
     def __init__(self, core: Core, usages: Usages) -> None:
         self._core = core
@@ -52,7 +52,7 @@ class TelemetryServicer(telemetry_pb2_grpc.TelemetryServiceServicer):
     async def ReadTelemetry(  # noqa: N802 - named by the contract
         self, request: pb.ReadTelemetryRequest, _: Context
     ) -> pb.ReadTelemetryResponse:
-        """A span of time of a session's devices, a node, or all."""
+        """Return a span of a session's devices, a node, or all."""
         who = require_user()
         if request.WhichOneof("of") == "session":
             session = await self._core.references.find(who, request.session)
@@ -74,7 +74,7 @@ class TelemetryServicer(telemetry_pb2_grpc.TelemetryServiceServicer):
         since, until = self._span(request)
         width = _width(request, 1)
         cells = await self._core.history.telemetry.read(node, since=since, until=until, width=width)
-        # How many devices it had is known only now.
+        # The number of its devices is known only now.
         if (most := _width(request, len(cells.columns))) < width:
             cells = coarser(cells, since, until, (until - since) / most)
         keys = sorted(cells.columns)
@@ -113,7 +113,7 @@ class TelemetryServicer(telemetry_pb2_grpc.TelemetryServiceServicer):
         for one in shown:
             groups.setdefault((one.device.node, one.attempt), []).append(one)
         for (node, attempt), members in groups.items():
-            # Of devices that others held before and after, its own time alone.
+            # If others held the devices before and after: only this session's time.
             first, last = max(since, members[0].since), min(until, members[0].until)
             share = max(1, math.ceil(width * (last - first) / (until - since)))
             uuids = [one.device.uuid for one in members]
@@ -153,13 +153,13 @@ class TelemetryServicer(telemetry_pb2_grpc.TelemetryServiceServicer):
         return series
 
     def _device(self, node: str, uuid: str) -> Device | None:
-        """None where the node does not have it any more."""
+        """Return a device; None if the node does not have it any more."""
         stored = self._core.state.nodes.get(node)
         devices = stored.value.devices if stored else ()
         return next((one for one in devices if one.uuid == uuid), None)
 
     def _is_simulated(self, node: str, uuid: str) -> bool:
-        """Whether a device is; with "" in its place whether any of the node's, or of all."""
+        """Return whether a device is simulated; for "" whether any of the node's is, or of all."""
         if uuid:
             device = self._device(node, uuid)
             return device is not None and device.simulated
@@ -173,7 +173,7 @@ class TelemetryServicer(telemetry_pb2_grpc.TelemetryServiceServicer):
     def _span(
         self, request: pb.ReadTelemetryRequest, begin: float = 0.0, end: float = 0.0
     ) -> tuple[float, float]:
-        """The span that was asked for, of a session without the time before it `begin`s."""
+        """Return the requested span; for a session, without the time before `begin`."""
         until = (
             time_of(request.until) if request.HasField("until") else end or self._core.clock.time()
         )

@@ -1,4 +1,4 @@
-"""What sessions made of the devices that they held: whose share of which device when, and what was measured."""
+"""Use of devices by sessions: their shares of devices over time, and the measurements."""
 
 from __future__ import annotations
 
@@ -23,21 +23,21 @@ if TYPE_CHECKING:
 
 LOOK_EVERY_S: Final = 10.0
 AT_ONCE: Final = 50
-"""Live sessions that are measured in one look, those first of which the oldest is known."""
+"""Live sessions per measurement, least recently measured first."""
 SETTLED_S: Final = 10.0
-"""What a node read so long ago is all there, also through another control plane."""
+"""Age at which a node's samples are complete, also those through another control plane."""
 IDLE_S: Final = 60.0
-"""Nothing is said of a pause that is shorter."""
+"""Minimum reported pause."""
 BUSY_PERCENT: Final = 80.0
 _JOULES: Final = 3600.0
 _SILENT: Final = "MIG-"
-"""How the uuids of instances begin: drivers do not tell their utilisation."""
+"""Prefix of the uuids of instances: drivers do not report their utilization."""
 
 _log = structlog.get_logger()
 
 
 class Held(NamedTuple):
-    """A share of a device, in an attempt, between two moments; Unix seconds."""
+    """A share of a device, in an attempt, in an interval; Unix seconds."""
 
     device: HeldDevice
     attempt: int
@@ -46,7 +46,7 @@ class Held(NamedTuple):
 
 
 class Ran(NamedTuple):
-    """A replica on a node, between two moments; Unix seconds."""
+    """A replica on a node, in an interval; Unix seconds."""
 
     node: str
     attempt: int
@@ -57,14 +57,14 @@ class Ran(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Live:
-    """What is known of a live session; `idle_since` 0: it does something, holds nothing, or nobody knows."""
+    """Measurements of a live session; `idle_since` 0: it is busy, holds nothing, or this is unknown."""
 
     usage: Usage
     idle_since: float = 0.0
 
 
 class Load(NamedTuple):
-    """What all devices do now: history.telemetry_rollup.CLUSTER_FIGURES."""
+    """Current use of all devices: history.cells.CLUSTER_FIGURES."""
 
     devices: int
     held: int
@@ -76,7 +76,7 @@ class Load(NamedTuple):
 
 @dataclass(slots=True)
 class _Sum:
-    """Grows by what was measured; `until` is where that ends, for all that is kept."""
+    """Accumulates measurements; `until` is their end."""
 
     attempt: int
     until: float = 0.0
@@ -115,13 +115,13 @@ class _Sum:
 
 
 class Usages:
-    """Measures sessions; `look` keeps what is known of live ones fresh.
+    """Measures sessions; `look` keeps the values of live ones fresh.
 
-    Nothing is counted up in memory that could be lost: what an ended session used is measured once, from
-    what the history has of its devices, and of a live one after a start anew.
+    No total exists only in memory: an ended session is measured once, from the history of its devices,
+    and a live one is measured again after a restart.
 
     Args:
-        idle_percent: a device that does no more than this does nothing.
+        idle_percent: a device with at most this utilization is idle.
     """
 
     def __init__(
@@ -135,7 +135,7 @@ class Usages:
         self._live: dict[str, Live] = {}
 
     def held(self, session: Session) -> tuple[Held, ...]:
-        """All that it held and holds, oldest first."""
+        """Return all shares that it held and holds, oldest first."""
         found = [
             Held(device, attempt.number, attempt.placed_at, attempt.ended_at)
             for attempt in session.attempts
@@ -144,7 +144,7 @@ class Usages:
         return (*found, *self.holding(session))
 
     def ran(self, session: Session) -> tuple[Ran, ...]:
-        """Where and when its replicas ran and run, oldest first."""
+        """Return the nodes and times of its replicas, oldest first."""
         found = [
             Ran(node, attempt.number, rank, attempt.placed_at, attempt.ended_at)
             for attempt in session.attempts
@@ -158,25 +158,25 @@ class Usages:
         return (*found, *sorted(running, key=lambda one: one.rank))
 
     def live(self, session_id: str) -> Live | None:
-        """What is known of a live session."""
+        """Return a live session's measurements, or None."""
         return self._live.get(session_id)
 
     def measured(self) -> Iterable[str]:
-        """The live sessions of which something is known."""
+        """Return the measured live sessions."""
         return self._live.keys()
 
     async def whole(self, session: Session) -> Usage | None:
-        """All that was measured of it; None where nothing was."""
+        """Return its whole usage; None if nothing was measured."""
         total = _Sum(session.attempt)
         await self._measure(total, self.held(session))
         return total.usage()
 
     async def load(self) -> Load:
-        """What all devices do now, as their nodes said lately."""
+        """Return the current use of all devices, by their nodes' latest samples."""
         return self.load_of(await self._history.telemetry.newest())
 
     def load_of(self, samples: Mapping[str, NodeSample]) -> Load:
-        """What all devices do now by readings of nodes, each that is of lately."""
+        """Return the current use of all devices, by recent samples of nodes."""
         devices = held = running = busy = 0
         load = watts = 0.0
         for name, sample in samples.items():
@@ -197,7 +197,7 @@ class Usages:
         return Load(devices, held, running, busy, load / devices if devices else 0.0, watts)
 
     async def look(self) -> None:
-        """Measure the live sessions of which the oldest is known on to this moment, a few of them."""
+        """Measure some live sessions up to now, the least recently measured ones."""
         live = {
             stored.value.id: stored.value
             for stored in self._state.sessions.values()
@@ -216,7 +216,7 @@ class Usages:
                 return
 
     def _is_whole(self, session: Session) -> bool:
-        """Whether nothing can be added to what is known: it holds nothing, and what it held is measured."""
+        """Return whether the measurement is complete: it holds nothing, and all its shares are measured."""
         known = self._sums.get(session.id)
         if known is None or known.attempt != session.attempt or session.state.holds_devices:
             return False
@@ -232,7 +232,7 @@ class Usages:
             since, settled = settled.until, replace(settled, until=until, has_silent=False)
             await self._measure(settled, _within(self.held(session), since, until))
         self._sums[session.id] = settled
-        # What came since is measured again when all of it is there.
+        # Later samples are measured again when they are complete.
         known = replace(settled)
         await self._measure(known, _within(self.held(session), settled.until, now))
         usage = known.usage()
@@ -244,7 +244,7 @@ class Usages:
         self._live[session.id] = Live(usage=usage, idle_since=idle_since if is_idle else 0.0)
 
     def holding(self, session: Session) -> list[Held]:
-        """What it holds now."""
+        """Return its current shares."""
         now = self._clock.time()
         return [
             Held(
@@ -275,7 +275,7 @@ class Usages:
 
 
 def _within(held: Iterable[Held], since: float, until: float) -> Iterator[Held]:
-    """What was held in a span of time."""
+    """Return the shares in an interval, clipped to it."""
     for one in held:
         if one.since < until and one.until > since:
             yield one._replace(since=max(one.since, since), until=min(one.until, until))
