@@ -1,1 +1,1 @@
-"""Users' secrets: set, listed, removed, and opened for the programs of their owner alone."""
+"""Users' secrets: set, listed, removed, and decrypted only for their owner's programs."""

@@ -1,4 +1,4 @@
-"""Users' secrets, and the keys that they lie under."""
+"""Users' secrets, and their encryption keys."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ if TYPE_CHECKING:
 
 
 def user_secrets(core: Core) -> UserSecrets:
-    """All of them, sealed."""
+    """Secrets of all users, sealed."""
     return UserSecrets(core.store, core.backends.vault, clock=core.wall)
 
 
 def wire(core: Core) -> Feature:
-    """Offer SecretService, and seal anew what lies under an older key."""
+    """Offer SecretService, and re-encrypt secrets under older keys."""
     secrets, keys = core.shared(user_secrets), core.backends.keys
     loops: dict[str, Loop] = {"secrets": secrets.keep_renewed}
     if keys is not None:

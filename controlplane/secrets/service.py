@@ -1,4 +1,4 @@
-"""SecretService: unpack, call, convert. Nothing here answers with a value."""
+"""SecretService: unpack, call, convert. No answer has a value."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class SecretServicer(secrets_pb2_grpc.SecretServiceServicer):
     async def SetSecret(  # noqa: N802 - named by the contract, as all below
         self, request: pb.SetSecretRequest, _: Context
     ) -> pb.SetSecretResponse:
-        """Make or replace one of the caller's."""
+        """Make or replace a secret of the caller's."""
         owner = require_user().user.name
         facts = await self._secrets.put(owner, request.name, request.value)
         return pb.SetSecretResponse(secret=_message(facts))
@@ -34,7 +34,7 @@ class SecretServicer(secrets_pb2_grpc.SecretServiceServicer):
     async def ListSecrets(  # noqa: N802
         self, request: pb.ListSecretsRequest, _: Context
     ) -> pb.ListSecretsResponse:
-        """Names, sizes and times."""
+        """List names, sizes and times."""
         listed = await self._secrets.listed(_owner(request.user))
         return pb.ListSecretsResponse(secrets=[_message(one) for one in listed])
 
@@ -52,7 +52,7 @@ class SecretServicer(secrets_pb2_grpc.SecretServiceServicer):
     async def SetRegistryLogin(  # noqa: N802
         self, request: pb.SetRegistryLoginRequest, _: Context
     ) -> pb.SetRegistryLoginResponse:
-        """Set a login of the caller's at a registry."""
+        """Set the caller's login at a registry."""
         owner = require_user().user.name
         facts = await self._secrets.put_login(
             owner, request.registry, request.registry_user, request.password
@@ -63,7 +63,7 @@ class SecretServicer(secrets_pb2_grpc.SecretServiceServicer):
     async def ListRegistryLogins(  # noqa: N802
         self, request: pb.ListRegistryLoginsRequest, _: Context
     ) -> pb.ListRegistryLoginsResponse:
-        """Registries, names there, and times."""
+        """List registries, user names and times."""
         listed = await self._secrets.logins(_owner(request.user))
         return pb.ListRegistryLoginsResponse(logins=[_access(facts) for facts in listed])
 

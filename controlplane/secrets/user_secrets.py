@@ -1,4 +1,4 @@
-"""Users' secrets: set, listed, removed, and opened for the programs of their owner alone."""
+"""Users' secrets: set, listed, removed, and decrypted only for their owner's programs."""
 
 from __future__ import annotations
 
@@ -33,22 +33,22 @@ if TYPE_CHECKING:
     from nsml.common.clock import Clock
 
 MOST_SECRETS: Final = 100
-"""Of one user."""
+"""Maximum of one user."""
 MOST_SECRET_BYTES: Final = 32 << 10
-"""Of one value; with the most that a session uses this keeps its order within one message."""
+"""Maximum of one value; with the maximum per session, this keeps its order within one message."""
 
 _WEBHOOK: Final = "webhook-url"
-"""Beside a user's secrets, under a name that none of them can have: programs never get it."""
+"""Stored beside a user's secrets, under a name that no secret can have: programs never get it."""
 
 _LOGIN: Final = "registry-login:"
-"""How the names of logins at registries begin, with HOST[:PORT] behind it; as of the webhook."""
+"""Prefix of the names of registry logins, before HOST[:PORT]; reserved like the webhook's."""
 MOST_LOGINS: Final = 16
-"""Of one user."""
+"""Maximum of one user."""
 MOST_PASSWORD_BYTES: Final = 8 << 10
 _LONGEST_USER: Final = 256
 
 _AGAIN_S: Final = 1.0
-"""Between two tries to seal secrets anew."""
+"""Between two tries to re-encrypt secrets."""
 
 _MOST_NAMED: Final = 5
 _NOT_STARTED: Final = frozenset({ReplicaPhase.PLACED, ReplicaPhase.PREPARING})
@@ -58,7 +58,7 @@ _log = structlog.get_logger()
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SecretFacts:
-    """What is told of a secret. Times in Unix seconds."""
+    """The visible part of a secret. Times in Unix seconds."""
 
     name: str
     size_bytes: int
@@ -68,7 +68,7 @@ class SecretFacts:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OpenedSecret:
-    """A variable of a program with its value, or with the problem that there is none."""
+    """A variable of a program with its value, or with the reason for having none."""
 
     variable: str
     value: str = field(default="", repr=False)
@@ -77,7 +77,7 @@ class OpenedSecret:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LoginFacts:
-    """What is told of a login at a registry. `updated_at` in Unix seconds."""
+    """The visible part of a registry login. `updated_at` in Unix seconds."""
 
     registry: str
     registry_user: str
@@ -100,11 +100,11 @@ class UserSecrets:
         self._store = store
         self._vault = vault
         self._clock = clock
-        # One at a time: all that came at once would fail at one another, again and again.
+        # One at a time: concurrent changes would conflict again and again.
         self._counting = asyncio.Lock()
 
     async def put(self, owner: str, name: str, value: bytes) -> SecretFacts:
-        """Make a secret, or give it another value.
+        """Make a secret, or replace its value.
 
         Raises:
             InvalidRequest: the name, or a value that no variable can hold.
@@ -116,14 +116,14 @@ class UserSecrets:
         return await self._put_in_turn(owner, name, value)
 
     async def put_webhook(self, owner: str, url: str, events: Sequence[WebhookEvent]) -> float:
-        """Set the webhook of a user; when that was, Unix seconds. NotFound: the owner was removed."""
+        """Set a user's webhook; return the time, Unix seconds. NotFound: the owner was removed."""
         facts = await self._put_in_turn(owner, _WEBHOOK, url.encode(), events=events)
         return facts.updated_at
 
     async def webhook_events(self, owners: Collection[str]) -> dict[str, tuple[WebhookEvent, ...]]:
-        """For what the webhooks of these users are called, without those that have none; one read.
+        """Return the events of these users' webhooks, without users that have none; one read.
 
-        One that an earlier user of the name has left is among them: `webhook` finds that out.
+        A webhook left by an earlier user of the name is included: `webhook` detects that.
 
         Raises:
             StoreError: the store does not answer.
@@ -137,7 +137,7 @@ class UserSecrets:
         }
 
     async def webhook(self, owner: str) -> OpenedWebhook | None:
-        """A user's webhook; None: there is none, or nothing opens it.
+        """Return a user's webhook; None: there is none, or no key decrypts it.
 
         Raises:
             NotFound: there is no such user.
@@ -184,11 +184,11 @@ class UserSecrets:
         events: Sequence[WebhookEvent],
         registry_user: str,
     ) -> SecretFacts | None:
-        """One try; None when somebody wrote in between."""
+        """Try once; return None after a concurrent write."""
         key, user = secret_key(owner, name), await self._user(owner)
         known = await SECRETS.get(self._store, key)
         if known is not None and known.create_revision < user.create_revision:
-            # Of an earlier user of that name: a new value would be as old as it is.
+            # From an earlier user of that name: a new value would be as old as it is.
             await self._write([SECRETS.unchanged(known)], [SECRETS.delete(key)])
             return None
         if known is None and name.startswith(_LOGIN):
@@ -259,7 +259,7 @@ class UserSecrets:
         _log.info("secret.removed", user=owner, name=name)
 
     async def logins_for(self, user: User, image: str) -> tuple[RegistryLogin, ...]:
-        """A user's logins at the registry of an image; all where it is "": nobody knows yet which it will be.
+        """Return a user's logins at the registry of an image; "": unknown yet, so all logins.
 
         Raises:
             NotFound: there is no such user.
@@ -269,7 +269,7 @@ class UserSecrets:
         return await self._opened_logins(stored.value.name, image, stored.create_revision)
 
     async def _opened_logins(self, owner: str, image: str, since: int) -> tuple[RegistryLogin, ...]:
-        """Those set since a revision, by `logins_for`'s rule."""
+        """Return the logins set since a revision, chosen as in `logins_for`."""
         under = SECRETS.path(secret_key(owner, ""))
         of_image = registry_of(image) if image else ""
         listing = await self._store.list(f"{under}{_LOGIN}{of_image}")
@@ -326,10 +326,10 @@ class UserSecrets:
         *,
         with_logins: bool = False,
     ) -> Mapping[tuple[str, int, int], tuple[OpenedSecret | RegistryLogin, ...]]:
-        """What the programs of a node that have not been started need, by session, attempt, rank.
+        """Return the secrets for a node's programs that have not started, by session, attempt, rank.
 
-        Each session gets secrets of its own owner, with the values that they have now; nothing those
-        that were `given` theirs. `with_logins`: also the logins of its owner at registries that its image may come from,
+        Each session gets secrets of its own owner, with their current values; replicas in `given` get
+        none. `with_logins`: also the owner's logins at registries of its image,
         which nodes with containers need.
 
         Raises:
@@ -350,7 +350,7 @@ class UserSecrets:
         return {key: found for key, session in needing.items() if (found := of_session[session.id])}
 
     async def keep_renewed(self) -> None:
-        """`renew` now and whenever the vault gets other keys; until cancelled."""
+        """`renew` now and at each change of the vault's keys; until cancelled."""
         while True:
             changed = asyncio.ensure_future(self._vault.changed())
             try:
@@ -360,9 +360,9 @@ class UserSecrets:
                 changed.cancel()
 
     async def renew(self) -> None:
-        """Seal with the vault's first key what its others sealed, so that these can go.
+        """Re-encrypt secrets under older keys with the vault's first key, so that older keys can be removed.
 
-        Where there are no others nothing is read; while the store does not answer it waits.
+        Without older keys nothing is read; while the store does not answer it retries.
         """
         while self._vault.has_older_keys:
             try:
@@ -377,7 +377,7 @@ class UserSecrets:
                 return
 
     async def _renewed(self, key: str) -> bool:
-        """Whether it is sealed with the first key now, or is gone; False when nothing opens it."""
+        """Return whether it is under the first key now, or removed; False if no key decrypts it."""
         owner, _, name = key.partition("/")
         while True:
             known = await SECRETS.get(self._store, key)
@@ -397,13 +397,13 @@ class UserSecrets:
     async def _opened(
         self, session: Session, *, with_logins: bool
     ) -> tuple[OpenedSecret | RegistryLogin, ...]:
-        """The secrets of a session, read in one step, and the logins for its image."""
+        """Return the secrets of a session, read in one step, and the logins for its image."""
         uses = session.spec.secrets
         reads = [USERS.read(session.owner), Get(key=etcd_codec.session_key(session.id))]
         reads += [SECRETS.read(secret_key(session.owner, use.name)) for use in uses]
         result = await self._store.commit(Transaction(compares=(), success=tuple(reads)))
         user, live, *found = (response.item for response in result.responses)
-        # What an earlier user of that name submitted is not to get the secrets of a later one.
+        # Sessions of an earlier user of that name must not get the secrets of a later one.
         is_owners = user and live and user.create_revision < live.create_revision
         since = user.create_revision if user and is_owners else None
         values = tuple(
@@ -442,7 +442,7 @@ class UserSecrets:
     async def _of(
         self, user: Stored[User], *, keys_only: bool = True, logins: bool = False
     ) -> dict[str, KeyValue]:
-        """The secrets of a user by name, or the logins; not what an earlier user of that name has left."""
+        """Return the secrets of a user by name, or the logins; not those of an earlier user of that name."""
         under = SECRETS.path(secret_key(user.value.name, ""))
         listing = await self._store.list(under, keys_only=keys_only)
         return {
@@ -461,7 +461,7 @@ class UserSecrets:
 
 
 def _is_to_start(one: Assignment) -> bool:
-    """Whether its program has not been started."""
+    """Return whether its program has not been started."""
     if one.session.stop is not None:
         return False
     phases = {replica.rank: replica.phase for replica in one.session.replicas}
@@ -471,7 +471,7 @@ def _is_to_start(one: Assignment) -> bool:
 def _check_value(
     value: bytes, *, what: str = "secret", most_bytes: int = MOST_SECRET_BYTES
 ) -> None:
-    """Refuse what an environment variable cannot hold; never with a part of it in the words."""
+    """Refuse values that an environment variable cannot hold; the error never includes a part of it."""
     if not value:
         raise InvalidRequest(f"a {what} has a value", why="what came was empty")
     if len(value) > most_bytes:
