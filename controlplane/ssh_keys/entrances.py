@@ -1,4 +1,4 @@
-"""How an ssh server in a session and its client behind a jump host know each other."""
+"""Authentication between an ssh server in a session and its client behind a jump host."""
 
 from __future__ import annotations
 
@@ -18,15 +18,15 @@ if TYPE_CHECKING:
 
 _KEY_BYTES: Final = 32
 _PATTERN: Final = re.compile(r"[*?!,]")
-"""ssh takes names in certificates of hosts for patterns."""
+"""ssh reads names in host certificates as patterns."""
 
 
 class SshEntrances:
-    """Makes them: a host key for each connection, certified for the name that the client uses.
+    """Makes entrances: a host key for each connection, certified for the client's host name.
 
-    So a client needs one line for all sessions of the platform, also of those to come, and a session's name can go to
-    another one. The key is made here, not on the node, since to certify it there takes another way there and back;
-    who decides whom the platform vouches for could certify any other key as well.
+    So a client needs one line for all current and future sessions of the platform, and a session's name can be
+    reused. The key is made here, not on the node, since its certification there would need a round trip;
+    the certifying control plane could certify any other key as well.
     """
 
     def __init__(
@@ -37,9 +37,9 @@ class SshEntrances:
         self._random_bytes = random_bytes
 
     async def open(self, who: JumpHostCaller, host: str, replica: tuple[str, int]) -> SshEntrance:
-        """For a connection of a user, whose keys alone may log in.
+        """Return an entrance for a user's connection; only the user's keys may log in.
 
-        `replica`: a reference to a session and a rank, where it leads. InvalidRequest: the host is another one.
+        `replica`: its target, a reference to a session and a rank. InvalidRequest: the host is another one.
         """
         try:
             is_meant = replica_at(host) == replica

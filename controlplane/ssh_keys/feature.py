@@ -16,17 +16,17 @@ if TYPE_CHECKING:
 
 
 def user_keys(core: Core) -> UserKeys:
-    """All of them."""
+    """Keys of all users."""
     return UserKeys(core.store, core.identities, clock=core.wall)
 
 
 def ssh_authority(core: Core) -> SshAuthority:
-    """Of the platform."""
+    """The platform's authority."""
     return SshAuthority(core.backends.authority, core.wall)
 
 
 def entrances(core: Core) -> SshEntrances:
-    """For connections by jump hosts."""
+    """Entrances for connections through jump hosts."""
     return SshEntrances(core.shared(user_keys), core.shared(ssh_authority), core.random_bytes)
 
 

@@ -1,4 +1,4 @@
-"""The jump host of this control plane: its process, and what it is told."""
+"""The process of this control plane's jump host, and its orders."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ if TYPE_CHECKING:
 def jump_host_process(
     core: Core, listener: socket.socket, *, address: str, server: str
 ) -> ServingProcess:
-    """It: `address` is where users reach `listener`, `server` where it reaches us.
+    """Return the process: `address` is `listener`'s address for users, `server` ours for the process.
 
-    Each process gets a secret of its own, which is kept in memory alone, and is good for nothing but to lead users of
-    public keys to ssh servers that ask for such a key themselves.
+    Each process gets a secret of its own, which is kept only in memory, and only allows it to connect users of
+    public keys to ssh servers that require such a key themselves.
     """
     authority = SshAuthority(core.backends.authority, core.wall)
 

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JumpHosts:
-    """Those of the platform: where our own is, "" for nowhere; their public key, and that of who certifies host keys."""
+    """The platform's jump hosts: our own address, "" for none; their public key, and the authority's for host keys."""
 
     own: str
     members: Members
@@ -36,7 +36,7 @@ class JumpHosts:
     authority_for: Callable[[User], str]
 
     def addresses(self) -> list[str]:
-        """Of all control planes that run, our own first."""
+        """Return those of all running control planes, our own first."""
         others = sorted(one.jump_address for one in self.members.everyone())
         return [one for one in dict.fromkeys((self.own, *others)) if one]
 
@@ -52,7 +52,7 @@ class SshKeyServicer(ssh_keys_pb2_grpc.SshKeyServiceServicer):
     async def AddSshKey(  # noqa: N802 - named by the contract, as all below
         self, request: pb.AddSshKeyRequest, _: Context
     ) -> pb.AddSshKeyResponse:
-        """Add one of the caller's."""
+        """Add a key of the caller's."""
         owner = require_user().user.name
         return pb.AddSshKeyResponse(
             key=_message(await self._keys.add(owner, request.public_key, request.name))
@@ -62,7 +62,7 @@ class SshKeyServicer(ssh_keys_pb2_grpc.SshKeyServiceServicer):
     async def ListSshKeys(  # noqa: N802
         self, request: pb.ListSshKeysRequest, _: Context
     ) -> pb.ListSshKeysResponse:
-        """All of a user's."""
+        """List a user's keys."""
         listed = await self._keys.listed(_owner(request.user))
         return pb.ListSshKeysResponse(keys=map(_message, listed))
 
@@ -80,14 +80,14 @@ class SshKeyServicer(ssh_keys_pb2_grpc.SshKeyServiceServicer):
     async def GetSshKeyUser(  # noqa: N802
         self, _request: pb.GetSshKeyUserRequest, _: Context
     ) -> pb.GetSshKeyUserResponse:
-        """Whose key a jump host calls with."""
+        """Return the user of a jump host's call."""
         return pb.GetSshKeyUserResponse(user=require_jump_host().user.name)
 
     @answering
     async def GetJumpHost(  # noqa: N802
         self, _request: pb.GetJumpHostRequest, _: Context
     ) -> pb.GetJumpHostResponse:
-        """Ours, and those of others."""
+        """Return our jump host, and those of others."""
         hosts = self._jump_hosts
         addresses = hosts.addresses()
         if not addresses:

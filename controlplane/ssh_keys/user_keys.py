@@ -26,9 +26,9 @@ if TYPE_CHECKING:
     from nsml.spec.ssh_keys import PublicKey
 
 MOST_KEYS: Final = 50
-"""Of one user."""
+"""Maximum of one user."""
 _USED_EVERY_S: Final = 60.0
-"""How exactly it is known when a key was used."""
+"""Resolution of the recorded time of use."""
 _LIST: Final = "nsml key ls"
 
 _log = structlog.get_logger()
@@ -49,22 +49,22 @@ class UserKeys:
     """Public keys of all users.
 
     Args:
-        identities: memory of who is who; removals wait until it knows of them.
+        identities: cache of identities; removals wait until it includes them.
     """
 
     def __init__(self, store: KeyValueStore, identities: Identities, *, clock: Clock) -> None:
         self._store = store
         self._identities = identities
         self._clock = clock
-        # One at a time: all that came at once would fail at one another, again and again.
+        # One at a time: concurrent changes would conflict again and again.
         self._counting = asyncio.Lock()
 
     async def add(self, owner: str, line: str, name: str) -> KeyFacts:
-        """Add a key to a user's; "" for a name made of it.
+        """Add a key to a user's; "" for a name derived from it.
 
         Raises:
-            InvalidRequest: it is no key that is accepted, or the name.
-            AlreadyExists: somebody has this key, or the owner another one of this name.
+            InvalidRequest: the key is not accepted, or the name.
+            AlreadyExists: a user has this key, or the owner another one of this name.
             TooLarge: the owner has too many.
             NotFound: the owner was removed.
         """
@@ -81,7 +81,7 @@ class UserKeys:
         return facts
 
     async def _add(self, owner: str, key: PublicKey, name: str) -> KeyFacts | None:
-        """One try; None when somebody wrote in between."""
+        """Try once; return None after a concurrent write."""
         user = await self._user(owner)
         known = await SSH_KEYS.get(self._store, key.digest)
         if known is not None:
@@ -120,7 +120,7 @@ class UserKeys:
         raise NotFound(f"{owner} has no key {name[:80]!r}", attempt=_LIST)
 
     async def used(self, owner: str, digest: str) -> tuple[bytes, ...]:
-        """Note that somebody connects with a key; SHA-256 of each key of its owner.
+        """Record the use of a key; return SHA-256 of each key of its owner.
 
         NotFound: there is no such user (any more).
         """
@@ -131,7 +131,7 @@ class UserKeys:
             record = SshKeyRecord()
             record.CopyFrom(known.value)
             record.used_at = now
-            # whoever wrote in between noted it, too, or has removed it
+            # a concurrent writer recorded it, too, or has removed it
             await self._write([SSH_KEYS.unchanged(known)], [SSH_KEYS.put(digest, record)])
         return tuple(bytes.fromhex(one.key) for one in found)
 
@@ -142,7 +142,7 @@ class UserKeys:
         return user
 
     async def _of(self, user: Stored[User]) -> list[Stored[SshKeyRecord]]:
-        """The keys of a user; not what an earlier user of that name has left."""
+        """Return the keys of a user; not those of an earlier user of that name."""
         listing = await SSH_KEYS.list(self._store)
         return [
             one
@@ -164,7 +164,7 @@ class UserKeys:
 
 
 def _taken(record: SshKeyRecord, owner: str) -> AlreadyExists:
-    """Of somebody else it is not said who that is."""
+    """Another owner of the key is not named."""
     if record.user == owner:
         return AlreadyExists(f"you have this key already: {record.name}", attempt=_LIST)
     return AlreadyExists(
