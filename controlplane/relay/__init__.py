@@ -1,6 +1,6 @@
-"""The relay: a process of a control plane that passes on the bytes of tunnels, and decides nothing.
+"""The relay: a process of a control plane that relays the bytes of tunnels, and decides nothing.
 
-The control plane tells it which two ends to expect, each with a key for one use. It sees what they say encrypted, has
-no other secret, and imports nothing of the control plane. All that comes to its port is read here, and never by the
-process that decides.
+The control plane announces the two ends of each tunnel, each with a key for one use. The relay sees only encrypted bytes,
+has no other secret, and imports nothing of the control plane. Bytes from strangers at its port are parsed here, never by
+the process that decides.
 """

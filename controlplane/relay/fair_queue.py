@@ -1,4 +1,4 @@
-"""Whose bytes are passed on next: users take turns, and so do the tunnels of each."""
+"""Fair order of relaying: users take turns, and so do the tunnels of each."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ class FairQueue:
     """Pieces of work of users, each to be done once.
 
     Args:
-        call_soon: has a function called in the next round of the loop, after what else has come meanwhile.
+        call_soon: schedules a function for the loop's next round, after other pending callbacks.
     """
 
     def __init__(self, call_soon: Callable[[Callable[[], None]], object]) -> None:
@@ -21,13 +21,13 @@ class FairQueue:
         self._work: dict[str, deque[Callable[[], None]]] = {}
 
     def add(self, user: str, work: Callable[[], None]) -> None:
-        """Do it when it is the user's turn."""
+        """Run it at the user's turn."""
         if not self._work:
             self._call_soon(self._round)
         self._work.setdefault(user, deque()).append(work)
 
     def _round(self) -> None:
-        """One piece of each user."""
+        """Run one piece of each user."""
         due = [work.popleft() for work in self._work.values()]
         self._work = {user: work for user, work in self._work.items() if work}
         if self._work:

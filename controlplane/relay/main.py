@@ -1,6 +1,6 @@
-"""The program of a relay: `python -m controlplane.relay.main DESCRIPTOR` serves the listening socket that it inherits.
+"""The program of a relay: `python -m controlplane.relay.main DESCRIPTOR` serves the inherited listening socket.
 
-Its orders come by its standard input, and it ends with that: no relay outlives its control plane.
+It reads orders from its standard input, and ends with that: no relay outlives its control plane.
 """
 
 from __future__ import annotations
@@ -24,11 +24,11 @@ _log = structlog.get_logger()
 
 _READ_BYTES = 64 << 10
 _NICENESS = 5
-"""Behind the control plane where the kernel has both in one group: what is decided comes before what people print."""
+"""Lower priority than the control plane, if the kernel has both in one group: decisions precede users' output."""
 
 
 class _Orders:
-    """The lines of a descriptor that never blocks."""
+    """The lines of a non-blocking descriptor."""
 
     def __init__(self, descriptor: int) -> None:
         self._descriptor = descriptor
@@ -36,7 +36,7 @@ class _Orders:
         self.ended = asyncio.Event()
 
     def come(self) -> Iterator[Expect | Forget]:
-        """Those that are here now."""
+        """Return the orders that have arrived."""
         while not self.ended.is_set():
             try:
                 data = os.read(self._descriptor, _READ_BYTES)
@@ -71,7 +71,7 @@ async def _run(listener: socket.socket, descriptor: int) -> None:
 
 def main() -> None:
     """Run it."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the control plane's, which tells it
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the control plane handles it
     with suppress(OSError):  # a unit may forbid it
         os.nice(_NICENESS)
         os.sched_setscheduler(0, os.SCHED_BATCH, os.sched_param(0))

@@ -1,4 +1,4 @@
-"""What a control plane tells its relay: one JSON object a line."""
+"""Orders of a control plane to its relay: one JSON object a line."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from dataclasses import asdict, dataclass
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Expect:
-    """Two ends of a tunnel may come, each with one of these keys."""
+    """Accept the two ends of a tunnel, each with one of these keys."""
 
     tunnel_id: str
     user: str
@@ -17,13 +17,13 @@ class Expect:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Forget:
-    """The tunnel is over."""
+    """The tunnel has ended."""
 
     tunnel_id: str
 
 
 def encode(order: Expect | Forget) -> bytes:
-    """One line."""
+    """Return an order as one line."""
     said = asdict(order)
     if isinstance(order, Expect):
         said["keys"] = [key.hex() for key in order.keys]
@@ -31,7 +31,7 @@ def encode(order: Expect | Forget) -> bytes:
 
 
 def decode(line: bytes) -> Expect | Forget:
-    """What `encode` gave."""
+    """Return the order of a line."""
     said = json.loads(line)
     if "keys" not in said:
         return Forget(**said)

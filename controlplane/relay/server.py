@@ -1,4 +1,4 @@
-"""Who may come to a relay, and who meets whom there."""
+"""Authenticates connections to a relay, and joins the two ends of each tunnel."""
 
 from __future__ import annotations
 
@@ -20,20 +20,20 @@ if TYPE_CHECKING:
 PROVEN_WITHIN_S: Final = 5.0
 MOST_UNPROVEN: Final = 512
 MOST_UNPROVEN_OF_ADDRESS: Final = 128
-"""Connections that have proven nothing: of all together, and of one address."""
+"""Limits of unauthenticated connections: in total, and of one address."""
 LINGER_S: Final = 1.0
-"""How long a tunnel that is over may take to pass on its last bytes."""
+"""Time for the last bytes of an ended tunnel."""
 _PAUSE_S: Final = 0.1
-"""When no connection can be accepted, as for want of descriptors."""
+"""Pause if no connection can be accepted, such as for lack of descriptors."""
 
 
 @dataclass(slots=True, kw_only=True, eq=False)
 class _Tunnel:
-    """Two ends that are expected; `first` is the one that waits for the other."""
+    """A tunnel with two expected ends; `first` is the one that waits for the other."""
 
     user: str
     names: tuple[bytes, ...]
-    """Ids of their keys."""
+    """Ids of its keys."""
     first: socket.socket | None = None
     splice: Splice | None = None
 
@@ -45,11 +45,11 @@ class _Tunnel:
 
 
 class RelayServer:
-    """The tunnels of one control plane. `obey` tells what is expected, `run` serves it.
+    """The tunnels of one control plane. `obey` sets the expected ones, `run` serves them.
 
     Args:
-        listener: a TCP socket that listens and never blocks.
-        orders: those that have come and were not obeyed yet.
+        listener: a non-blocking listening TCP socket.
+        orders: returns new orders.
     """
 
     def __init__(
@@ -64,12 +64,12 @@ class RelayServer:
         self._queue = FairQueue(asyncio.get_running_loop().call_soon)
 
     def obey_all(self) -> None:
-        """Obey what has come."""
+        """Apply all new orders."""
         for order in self._orders():
             self.obey(order)
 
     def obey(self, order: Expect | Forget) -> None:
-        """Expect two ends, or no more."""
+        """Expect the two ends of a tunnel, or drop the tunnel."""
         match order:
             case Expect():
                 names = tuple(map(id_of, order.keys))
@@ -80,7 +80,7 @@ class RelayServer:
                 self._forget(order.tunnel_id)
 
     async def run(self) -> None:
-        """Until cancelled."""
+        """Serve until cancelled."""
         try:
             async with TaskGroup() as group:
                 while True:
@@ -105,7 +105,7 @@ class RelayServer:
                 return client, str(address[0])
 
     async def _prove(self, client: socket.socket, address: str) -> None:
-        """Let a connection in that has a key, or close it."""
+        """Authenticate a connection by its key, or close it."""
         try:
             async with asyncio.timeout(PROVEN_WITHIN_S):
                 self._let_in(await check_on(client, self._key_of), client)
@@ -121,12 +121,12 @@ class RelayServer:
 
     def _key_of(self, name: bytes) -> bytes | None:
         if name not in self._expected:
-            self.obey_all()  # it was sent before this end came, and may be read after it
+            self.obey_all()  # the order was sent before this end connected, but may be unread
         _, key = self._expected.get(name, (None, None))
         return key
 
     def _let_in(self, name: bytes, client: socket.socket) -> None:
-        """Raises NotProven: another one had this key first, or the tunnel is over."""
+        """Raises NotProven: the key was used already, or the tunnel has ended."""
         tunnel, _ = self._expected.pop(name, (None, None))
         if tunnel is None:
             raise NotProven

@@ -1,4 +1,4 @@
-"""Passing on what two sockets say to each other, as fast as the slower one takes it."""
+"""Relays bytes between two sockets, as fast as the slower one reads."""
 
 from __future__ import annotations
 
@@ -14,22 +14,22 @@ if TYPE_CHECKING:
     from controlplane.relay.fair_queue import FairQueue
 
 PIECE_BYTES: Final = 256 << 10
-"""What is passed on at one time."""
+"""Maximum bytes relayed at a time."""
 _KEEPALIVE: Final = {
     socket.TCP_KEEPIDLE: 30,
     socket.TCP_KEEPINTVL: 10,
     socket.TCP_KEEPCNT: 3,
 }
-"""A machine that is gone without a word is missed after a minute, also while nothing is said."""
+"""A dead machine is detected after a minute, also on an idle connection."""
 
 
 class Splice:
-    """Begins at once, owns both sockets, which never block, and closes them when both have said all or are broken.
+    """Starts at once, owns both non-blocking sockets, and closes them when both directions have ended or broken.
 
     Args:
-        user: whose turn it is when a piece is passed on.
-        buffer: room for a piece, which may be that of others on the same loop, too.
-        on_end: called when both are closed, unless `close` did it.
+        user: each piece uses a turn of this user.
+        buffer: space for a piece, may be shared by others on the same loop.
+        on_end: called when both are closed, unless by `close`.
     """
 
     def __init__(
@@ -53,7 +53,7 @@ class Splice:
         ]
 
     def close(self) -> None:
-        """Break it off."""
+        """Close both at once."""
         for way in self._ways:
             way.stop()
         for end in self._sockets:
@@ -66,7 +66,7 @@ class Splice:
 
 
 class _Way:
-    """One direction. What was read and not taken yet is kept: nothing more is read meanwhile."""
+    """One direction. Unsent bytes are kept: nothing more is read meanwhile."""
 
     def __init__(
         self,
@@ -87,7 +87,7 @@ class _Way:
         self._await_bytes()
 
     def stop(self) -> None:
-        """Pass nothing on any more."""
+        """Stop relaying."""
         if not self.is_over:
             self.is_over = True
             self._loop.remove_reader(self._source)
@@ -134,7 +134,7 @@ class _Way:
         self._send(self._rest)
 
     def _end(self) -> None:
-        """Nothing comes, or nothing is taken: the other direction goes on until that shows there, too."""
+        """The source has ended, or the sink has closed: the other direction goes on until it notices, too."""
         self.stop()
         with suppress(OSError):
             self._source.shutdown(socket.SHUT_RD)
