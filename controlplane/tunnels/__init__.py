@@ -1,1 +1,1 @@
-"""Tunnels: a client's byte stream to a program's socket, by way of the agent that runs it."""
+"""Tunnels: a client's byte stream to a program's socket, through the node's agent."""

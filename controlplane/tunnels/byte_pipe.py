@@ -1,4 +1,4 @@
-"""Bytes that one call puts in and another one takes out; a slow taker holds the putter back."""
+"""A pipe of bytes between two calls; a slow reader blocks the writer."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ if TYPE_CHECKING:
     from controlplane.domain.errors import NsmlError
 
 MOST_BYTES: Final = 256 << 10
-"""Held at most, and at most one piece more: what a slow side can cost."""
+"""Maximum bytes held, plus one piece: the cost of a slow side."""
 
 
 class Pipe:
-    """One direction of a tunnel, for one putter and one taker."""
+    """One direction of a tunnel, for one writer and one reader."""
 
     def __init__(self, most_bytes: int = MOST_BYTES) -> None:
         self._most_bytes = most_bytes
@@ -28,21 +28,21 @@ class Pipe:
 
     @property
     def is_ended(self) -> bool:
-        """Whether the putter has said that nothing follows."""
+        """Whether the writer has ended the stream."""
         return self._is_ended
 
     def check(self) -> None:
-        """Raise what the taker left with if anything was lost by it."""
+        """Raise the error that the reader left with if bytes were lost by it."""
         if self._left is not None and self._has_lost:
             raise self._left
 
-    # The putter's side.
+    # The writer's side.
 
     async def put(self, piece: bytes) -> None:
-        """Pass bytes on, once there is room.
+        """Write bytes, once there is room.
 
         Raises:
-            NsmlError: the taker has left; what it did not take is lost.
+            NsmlError: the reader has left; unread bytes are lost.
         """
         while self._held >= self._most_bytes and self._left is None:
             await self._change()
@@ -55,26 +55,26 @@ class Pipe:
             self._note()
 
     def end(self) -> None:
-        """Nothing follows."""
+        """End the stream."""
         self._is_ended = True
         self._note()
 
     def drop(self, error: NsmlError) -> None:
-        """Nobody waits for what is left to be taken: unless that is nothing, the taker gets `error`."""
+        """Do not wait for the reader any more: unless it is at the end, it gets `error`."""
         if self._pieces or not self._is_ended:
             self.leave(error)
 
     def break_off(self, error: NsmlError) -> None:
-        """Nothing follows, though it has not ended: the taker gets what is here and then `error`."""
+        """Break the stream off before its end: the reader gets the unread bytes and then `error`."""
         if not self._is_ended:
             self._broken = self._broken or error
             self._note()
 
     async def settled(self) -> bool:
-        """Wait until everything was taken; False when the taker has left instead.
+        """Wait until everything was read; return False if the reader has left instead.
 
         Raises:
-            NsmlError: the putter broke off.
+            NsmlError: the writer broke off.
         """
         while True:
             if self._is_ended and not self._pieces and not self._has_lost:
@@ -85,13 +85,13 @@ class Pipe:
                 raise self._broken
             await self._change()
 
-    # The taker's side.
+    # The reader's side.
 
     async def take(self) -> bytes:
-        """The next bytes; empty at the end.
+        """Return the next bytes; empty at the end.
 
         Raises:
-            NsmlError: it broke off, or was left.
+            NsmlError: the stream broke off, or the reader has left.
         """
         while True:
             if self._left is not None:
@@ -108,7 +108,7 @@ class Pipe:
             await self._change()
 
     def leave(self, error: NsmlError) -> None:
-        """Nobody takes any more; the putter gets `error`."""
+        """Stop reading; the writer gets `error`."""
         if self._left is None:
             self._left = error
             self._has_lost = bool(self._pieces)

@@ -1,4 +1,4 @@
-"""The two calls of a tunnel: its bytes pass through them, or past them, by the relay or on one machine."""
+"""The two calls of a tunnel: its bytes pass through them, or bypass them, by the relay or on one machine."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ if TYPE_CHECKING:
     from controlplane.tunnels.tunnels import Tunnel
 
 LOOKS_EVERY_S: Final = 2.0
-"""Whether a caller is still somebody who may, where nothing passes."""
+"""Interval of checks of a caller's rights while no bytes pass."""
 
 
 def direct_way(tunnel: Tunnel) -> pb.DirectWay | None:
-    """Where the client finds the agent, if not here."""
+    """Return the client's direct way to the agent, None if bytes pass here."""
     if not tunnel.is_elsewhere:
         return None
     way = pb.DirectWay(socket=tunnel.direct_socket, key=tunnel.direct_key)
@@ -34,7 +34,7 @@ def direct_way(tunnel: Tunnel) -> pb.DirectWay | None:
 def client_end(
     tunnel: Tunnel, frames: AsyncIterator[Frame], pacing: Pacing
 ) -> AsyncGenerator[Passed, None]:
-    """What the client's call answers. Raises NsmlError."""
+    """Return the responses of the client's call. Raises NsmlError."""
     if tunnel.is_elsewhere:
         return _open_meanwhile(tunnel)
     return passing(frames, into=tunnel.down, out=tunnel.up, pacing=pacing)
@@ -43,7 +43,7 @@ def client_end(
 def agent_end(
     tunnel: Tunnel, frames: AsyncIterator[Frame], pacing: Pacing
 ) -> AsyncGenerator[Passed, None]:
-    """What the agent's call answers. Raises NsmlError."""
+    """Return the responses of the agent's call. Raises NsmlError."""
     if tunnel.is_elsewhere:
         return _open_meanwhile(tunnel)
     return passing(
@@ -52,7 +52,7 @@ def agent_end(
 
 
 async def _open_meanwhile(tunnel: Tunnel) -> AsyncGenerator[Passed, None]:
-    """Nothing, until either call is over or its caller may not go on, which the door says with the last message."""
+    """Keep the call open until either ends or its caller loses access, which the interceptor reports at the last message."""
     while not tunnel.is_left.is_set():
         try:
             async with asyncio.timeout(LOOKS_EVERY_S):

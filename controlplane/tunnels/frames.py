@@ -1,4 +1,4 @@
-"""One end of a tunnel, as a call carries it: frames in and frames out at the same time."""
+"""One end of a tunnel as a call: frames in and frames out at the same time."""
 
 from __future__ import annotations
 
@@ -16,32 +16,32 @@ if TYPE_CHECKING:
     from controlplane.tunnels.pacing import Pacing
 
 FRAME_BYTES: Final = 256 << 10
-"""Of data in one frame."""
+"""Maximum data in one frame."""
 LEAVES_WITHIN_S: Final = 5.0
-"""How long an agent may take to close its stream when the client has left: it may wait for a program that reads nothing."""
+"""How long an agent may take to close its stream after the client has left: it may wait for a program that does not read."""
 FIRST_WITHIN_S: Final = 10.0
-"""How long a caller may take to say where the tunnel leads."""
+"""How long a caller may take to name the tunnel's target."""
 
 FrameT = TypeVar("FrameT")
 
 
 class Frame(Protocol):
-    """What both calls' requests have."""
+    """Common fields of both calls' requests."""
 
     @property
     def data(self) -> bytes:
-        """Bytes that are passed on."""
+        """Bytes to pass on."""
         ...
 
     @property
     def end(self) -> bool:
-        """Whether nothing follows."""
+        """Whether the stream ends here."""
         ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Passed:
-    """What both calls' responses have."""
+    """Common fields of both calls' responses."""
 
     data: bytes = b""
     end: bool = False
@@ -49,7 +49,7 @@ class Passed:
 
 
 async def first_frame(frames: AsyncIterator[FrameT]) -> FrameT:
-    """The frame that says which tunnel.
+    """Return the frame that names the tunnel.
 
     Raises:
         InvalidRequest: there is none, or not in time.
@@ -72,11 +72,11 @@ async def passing(
     pacing: Pacing,
     leaves_within_s: float | None = None,
 ) -> AsyncGenerator[Passed, None]:
-    """Put what comes into one pipe while yielding what comes out of the other.
+    """Write incoming bytes into one pipe while yielding the other's.
 
-    Returns when both directions have ended and everything was taken, or when the caller has closed
-    its stream: never while it may be sending, since gRPC's clients then lose what they have not
-    read yet. One that has nothing to lose has `leaves_within_s` for that once the other side is gone.
+    Returns when both directions have ended and everything was read, or when the caller has closed
+    its stream: never while it may be sending, since gRPC's clients then lose their unread
+    bytes. A caller with nothing to lose has `leaves_within_s` for that after the other side has left.
 
     Raises:
         NsmlError: the tunnel broke, bytes are lost, or the caller broke the contract.
@@ -103,7 +103,7 @@ async def passing(
 
 
 async def _fill(frames: AsyncIterator[Frame], into: Pipe, out: Pipe) -> None:
-    """Until the caller's stream is over: then nothing more comes, and nothing more is taken."""
+    """Read until the caller's stream ends: then nothing more is written or read."""
     broken = Unavailable("the tunnel broke")
     reason: NsmlError = broken
     async for frame in frames:
@@ -112,7 +112,7 @@ async def _fill(frames: AsyncIterator[Frame], into: Pipe, out: Pipe) -> None:
                 "not a frame of a tunnel", why=f"{FRAME_BYTES} bytes at most, none after `end`"
             )
             break
-        with suppress(NsmlError):  # left by its taker: `passing` says so
+        with suppress(NsmlError):  # its reader has left: `passing` reports it
             await into.put(frame.data)
         if frame.end:
             into.end()

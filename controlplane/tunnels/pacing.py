@@ -1,4 +1,4 @@
-"""When bytes of tunnels are passed on: programs that print without end slow themselves, and nobody's calls.
+"""Pacing of tunnels' bytes: programs with endless output slow themselves, not other users' calls.
 
 All calls and tunnels of a control plane share one loop. Without pacing three such programs made the slowest of a
 hundred calls 30 times as slow, on 16 cores (`python -m bench.inside`).
@@ -13,21 +13,21 @@ if TYPE_CHECKING:
     from controlplane.limits.ordinary_calls import OrdinaryCalls
 
 SMALL_BYTES: Final = 8 << 10
-"""What people type and see at once does not wait."""
+"""Pieces below this size, such as interactive input and output, do not wait."""
 _SETTLED_WITHIN_S: Final = 0.02
 _BYTES_PER_S: Final = 64 << 20
-"""Of all tunnels together while calls are made; without any, as fast as it goes."""
+"""Rate of all tunnels together while calls are made; otherwise unlimited."""
 
 
 class Pacing:
-    """Of all tunnels of one control plane."""
+    """Pacing of all tunnels of one control plane."""
 
     def __init__(self, calls: OrdinaryCalls) -> None:
         self._calls = calls
         self._free_at = 0.0
 
     async def wait(self, size: int) -> None:
-        """Wait until so many bytes may be passed on."""
+        """Wait until `size` bytes may be passed on."""
         if size < SMALL_BYTES or not self._calls.are_made():
             return
         await self._calls.settled(_SETTLED_WITHIN_S)

@@ -1,4 +1,4 @@
-"""The relay of this control plane: its process, and what it is told."""
+"""The process of this control plane's relay, and its orders."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 class RelayProcess:
-    """Serves tunnels at `address`, where clients and agents reach `listener`, while `run` runs."""
+    """Serves tunnels while `run` runs; `address` is `listener`'s address for clients and agents."""
 
     def __init__(
         self,
@@ -39,7 +39,7 @@ class RelayProcess:
         return self.process.pid
 
     def expect(self, tunnel_id: str, user: str) -> tuple[RelayEnd, RelayEnd] | None:
-        """The ways of a client and of an agent who are to meet there; None while it does not run."""
+        """Return the ends of a client and of an agent to be joined there; None while it does not run."""
         if not self.process.pid:
             return None
         keys = self._random_bytes(KEY_BYTES), self._random_bytes(KEY_BYTES)
@@ -48,9 +48,9 @@ class RelayProcess:
         return client, agent
 
     def forget(self, tunnel_id: str) -> None:
-        """The tunnel is over: what still passes is broken off soon."""
+        """End the tunnel: bytes still in transit are cut off soon."""
         self.process.tell(encode(Forget(tunnel_id=tunnel_id)))
 
     async def run(self) -> None:
-        """Until cancelled."""
+        """Run until cancelled."""
         await self.process.run()

@@ -1,4 +1,4 @@
-"""The tunnels of one control plane, for the areas whose calls are their ends."""
+"""The tunnels of one control plane, for the areas with calls as their ends."""
 
 from __future__ import annotations
 

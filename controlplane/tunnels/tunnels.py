@@ -1,6 +1,6 @@
-"""Tunnels: a client's byte stream to a program's socket, by way of the agent that runs it.
+"""Tunnels: a client's byte stream to a program's socket, through the node's agent.
 
-The node's agent is asked over its Control stream and dials back with the id that it was given.
+The node's agent is asked over its Control stream and dials back with the tunnel's id.
 Both calls end here, in the two pipes of one `Tunnel`.
 """
 
@@ -49,17 +49,17 @@ if TYPE_CHECKING:
     from nsml.common.clock import Clock
 
 MOST_OPEN: Final = 64
-"""Tunnels of one user at once, without those to programs that were started in sessions and on nodes."""
+"""Maximum open tunnels of one user, except to programs started in sessions and on nodes."""
 MOST_PROGRAMS: Final = 128
-"""Programs in sessions and on nodes that one user has started and is joined to, copies of files and ssh connections."""
+"""Maximum programs in sessions and on nodes that one user has started and is connected to, file copies and ssh connections."""
 OPENED_AT_ONCE: Final = 200
-"""Tunnels that one user opens as fast as it goes; further ones wait, at OPENED_PER_S."""
+"""Burst of tunnels that one user may open; further ones wait, at OPENED_PER_S."""
 OPENED_PER_S: Final = 20.0
-"""Each costs the node's agent a few milliseconds, and the page of a program may need dozens."""
+"""Each costs the node's agent a few milliseconds, and a program's web page may need dozens."""
 ANSWER_WITHIN_S: Final = 10.0
-"""How long an agent has to dial."""
+"""Time for an agent to dial back."""
 LOOKS_EVERY_S: Final = 2.0
-"""Whether the client of an open tunnel is still somebody who may."""
+"""Interval of checks of the rights of an open tunnel's client."""
 
 AGENT_SERVICES: Final[Mapping[str, Action]] = {
     agent_services.PROCESSES: CHANGE,
@@ -69,9 +69,9 @@ AGENT_SERVICES: Final[Mapping[str, Action]] = {
     agent_services.SSH: CHANGE,
     agent_services.EXEC: CHANGE,
 }
-"""What agents themselves serve for a replica, and what a caller must be allowed to do with the session for it."""
+"""Services of agents for a replica, and the right to the session that each requires."""
 NODE_SERVICES: Final = frozenset({agent_services.NODE_PROGRAM})
-"""What they serve for the node itself: for administrators, as the access table has it."""
+"""Services of agents for the node itself: for administrators, as in the access table."""
 
 _SERVICE: Final = re.compile(r"[a-z0-9-]{1,32}")
 _LAST_PORT: Final = 65_535
@@ -88,10 +88,10 @@ _log = structlog.get_logger()
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClientWays:
-    """How a client can go past the control plane."""
+    """A client's ways to bypass the control plane."""
 
     boot_id: str = ""
-    """Of its machine: where it is the node's, too, to the agent itself. Empty: not that way."""
+    """Of its machine: if it is the node's, too, directly to the agent. Empty: not that way."""
     uses_relay: bool = False
 
 
@@ -109,35 +109,35 @@ class Tunnel:
     direct_socket: str = ""
     """Where the agent awaits the client of its own machine, with this key."""
     relay: RelayEnd | None = None
-    """The client's way to the relay, where the agent awaits it with the key,"""
+    """The client's end of the relay, where the agent awaits it with the key,"""
     relay_certificate: bytes = b""
     """and with this certificate; empty: it does not."""
     is_left: asyncio.Event = field(default_factory=asyncio.Event)
-    """Set when either call is over."""
+    """Set when either call ends."""
     answer: asyncio.Future[str] = field(
         default_factory=lambda: asyncio.get_running_loop().create_future()
     )
-    """Resolved by the agent's first frame: why it cannot reach the service; "" when it does."""
+    """Resolved by the agent's first frame: why it cannot reach the service; "" if it can."""
 
     @property
     def is_elsewhere(self) -> bool:
-        """Whether the bytes do not pass through here."""
+        """Whether the bytes bypass us."""
         return bool(self.direct_socket or self.relay_certificate)
 
     def client_left(self) -> None:
-        """The client's call is over."""
+        """End the client's call."""
         error = Unavailable("the client has left the tunnel")
         self.up.leave(error)
         self.down.drop(error)
         self.is_left.set()
 
     def refused(self, error: NsmlError) -> None:
-        """The client may not go on: its call ends with `error`, and the agent's as if it had left."""
+        """End the client's call with `error`, and the agent's as if the client had left."""
         self.up.leave(error)
         self.client_left()
 
     def agent_left(self) -> None:
-        """The agent's call is over; what it ended, the client may still take."""
+        """End the agent's call; the client may still read the rest of an ended stream."""
         error = Unavailable("the connection to the program broke")
         self.down.leave(error)
         self.up.break_off(error)
@@ -145,13 +145,13 @@ class Tunnel:
 
 
 class Tunnels:
-    """The tunnels that pass through this control plane.
+    """The tunnels through this control plane.
 
     Args:
-        random_bytes: so many unpredictable bytes.
-        clock: by which it is measured how fast a user opens them.
-        pacing: when their bytes are passed on.
-        relay: where those of clients on other machines than the node's are passed on instead.
+        random_bytes: returns unpredictable bytes.
+        clock: for the rate at which a user opens them.
+        pacing: delays their bytes.
+        relay: relays bytes of clients on other machines than the node instead.
     """
 
     def __init__(
@@ -189,13 +189,13 @@ class Tunnels:
         ways: ClientWays = THROUGH_HERE,
         ssh_entrance: SshEntrance | None = None,
     ) -> AsyncIterator[Tunnel]:
-        """A tunnel to a session that the caller sees, while the context lasts.
+        """Open a tunnel to a session that the caller sees, for the duration of the context.
 
-        `only_checks`: nothing is passed on, it is only known that something listens. `ways`: those that the caller
-        can go past us. `ssh_entrance`: of an ssh server that lets in by it alone.
+        `only_checks`: pass no bytes, only check that a program listens. `ways`: the caller's ways to
+        bypass us. `ssh_entrance`: for an ssh server that accepts only it.
 
         Raises:
-            Denied: the session is somebody else's.
+            Denied: the session is another user's.
             InvalidRequest: there is no such rank, or the service has no name.
             AlreadyEnded, StateConflict: the session does not run.
             NoSuchService: the agent cannot reach the socket.
@@ -214,7 +214,7 @@ class Tunnels:
             ssh_entrance=ssh_entrance,
         )
         is_look = service in agent_services.LOOKS or only_checks
-        if is_look:  # a word or two, for which no connection to a relay is worth it
+        if is_look:  # few bytes, not worth a connection to a relay
             ways = THROUGH_HERE if only_checks else replace(ways, uses_relay=False)
         async with self._dialled(caller, node, order, ways) as tunnel:
             _log.info("tunnel.opened", session=session.name, rank=rank, service=service)
@@ -230,7 +230,7 @@ class Tunnels:
         service: str,
         ways: ClientWays = THROUGH_HERE,
     ) -> AsyncIterator[Tunnel]:
-        """A tunnel to a node itself, of which the caller is an administrator, while the context lasts.
+        """Open a tunnel to a node, for an administrator, for the duration of the context.
 
         Raises:
             StateConflict: the agent is too old.
@@ -245,7 +245,7 @@ class Tunnels:
             yield tunnel
 
     def is_joined(self, session_id: str) -> bool:
-        """Whether somebody is connected to a session now, by whom more is asked than a look."""
+        """Return whether a user is connected to a session now, for more than an inspection."""
         return self._joined[session_id] > 0
 
     @contextlib.contextmanager
@@ -265,7 +265,7 @@ class Tunnels:
     def _with_way(
         self, order: TunnelOrder, node: str, ways: ClientWays
     ) -> Iterator[tuple[TunnelOrder, RelayEnd | None]]:
-        """The order with the key to a way past us, where there can be one, and the client's way to the relay on it."""
+        """Yield the order with the key to a bypass, if one is possible, and the client's end of the relay, if used."""
         link = self._contacts.link(node)
         abilities = frozenset[Ability]() if link is None else link.abilities
         if link is not None and ways.boot_id and ways.boot_id == link.boot_id:
@@ -288,7 +288,7 @@ class Tunnels:
     async def _dialled(
         self, caller: UserCaller, node: str, order: TunnelOrder, ways: ClientWays
     ) -> AsyncIterator[Tunnel]:
-        """A tunnel that the agent of `node` has been asked for and has dialled."""
+        """Yield a tunnel after the agent of `node` has dialled back."""
         with contextlib.ExitStack() as held:
             held.enter_context(self._counted(caller.user.name, order.service))
             await self._wait_for_turn(caller.user.name)
@@ -307,13 +307,13 @@ class Tunnels:
                 tunnel.client_left()
 
     async def _look_again(self, tunnel: Tunnel) -> None:
-        """End it once its client may not go on, also where nothing passes of which that would be asked."""
+        """End it when its client loses the right, also while no bytes pass."""
         while (error := await refused_by_now()) is None:
             await self._clock.sleep(LOOKS_EVERY_S)
         tunnel.refused(error)
 
     def is_awaited(self, tunnel_id: str) -> bool:
-        """Whether it was asked for here."""
+        """Return whether it was requested here."""
         return tunnel_id in self._asked
 
     def claim(
@@ -324,13 +324,13 @@ class Tunnels:
         direct_socket: str = "",
         relay_certificate: bytes = b"",
     ) -> Tunnel:
-        """The tunnel that the agent was asked for; `error` says why its service is out of reach.
+        """Return the tunnel that the agent was asked for; `error` is why its service is unreachable.
 
-        `direct_socket`: where the agent awaits the client, if that is wanted and can be; `relay_certificate`: that it
-        does so at the relay, and how the client knows it there.
+        `direct_socket`: where the agent awaits the client, if requested and possible; `relay_certificate`: the agent
+        awaits it at the relay, with this certificate.
 
         Raises:
-            NotFound: nobody waits for it (any more), or another node was asked.
+            NotFound: no client waits for it (any more), or another node was asked.
         """
         tunnel = self._asked.get(tunnel_id)
         if tunnel is None or tunnel.node != agent.node or tunnel.answer.done():
@@ -376,7 +376,7 @@ class Tunnels:
             )
 
     async def _wait_for_turn(self, user: str) -> None:
-        """Wait while the user opens tunnels faster than agents should have to dial them."""
+        """Wait while the user opens tunnels faster than the limit."""
         while not self._lately.has_room(user, 1):
             await self._clock.sleep(1 / OPENED_PER_S)
         self._lately.use(user, 1)
@@ -401,13 +401,13 @@ class Tunnels:
 
 
 def _needed(order: TunnelOrder) -> Iterator[Ability]:
-    """What an agent must be able to do."""
+    """Yield the required abilities of an agent."""
     if order.service.isdigit():
         yield Ability.PORTS
     if order.service in AGENT_SERVICES:
         yield Ability.SERVICES
     if order.ssh_entrance is not None:
-        yield Ability.SSH_ENTRANCE  # an older one would ask for no key
+        yield Ability.SSH_ENTRANCE  # an older one would require no key
     if order.service in NODE_SERVICES:
         yield Ability.NODE_SERVICES
 
@@ -420,7 +420,7 @@ def _not_offered(service: str) -> NoSuchService:
 
 
 def _node_of(caller: UserCaller, session: Session, rank: int, service: str) -> str:
-    """The node that runs the replica, after everything that can be refused at once."""
+    """Return the node that runs the replica, after all immediate checks."""
     if may(caller, AGENT_SERVICES.get(service, CHANGE), session) is not ALLOW:
         raise Denied(
             f"session {session.name} is {session.owner}'s",
