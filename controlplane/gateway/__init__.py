@@ -1,1 +1,1 @@
-"""What is reached over HTTP: health, readiness, metrics for Prometheus."""
+"""The HTTP interface: health, readiness, metrics for Prometheus."""

@@ -1,4 +1,4 @@
-"""Where requests come from."""
+"""Addresses of HTTP requests."""
 
 from __future__ import annotations
 
@@ -11,5 +11,5 @@ if TYPE_CHECKING:
 
 
 def address_of(request: Request) -> str:
-    """Whom failures are counted for, the same as of gRPC's calls."""
+    """Return the client that failures are counted for, the same as for gRPC's calls."""
     return client_of(request.client.host if request.client else "")

@@ -1,4 +1,4 @@
-"""The paths that are answered over HTTP."""
+"""The paths served over HTTP."""
 
 from __future__ import annotations
 
@@ -27,15 +27,15 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 FRESH_S: Final = 1.0
-"""So long what one scrape was told is told to others: more of them cost no more."""
+"""How long a page of metrics is cached: further scrapes cost no more."""
 
 
 class Scrapes(Generic[T]):
-    """The page of metrics, made once for all who ask at about the same time.
+    """The page of metrics, made once for concurrent scrapes.
 
     Args:
-        take: what they are made of, as of now; called on the event loop.
-        figures: all of them, of that; called in a thread.
+        take: returns a snapshot of the sources; called on the event loop.
+        figures: returns all metrics of a snapshot; called in a thread.
     """
 
     def __init__(
@@ -48,21 +48,21 @@ class Scrapes(Generic[T]):
         self._pages: dict[str, tuple[float, bytes]] = {}
 
     async def page(self, accept: str) -> tuple[bytes, str]:
-        """The page in the newest format that is taken, and its content type."""
+        """Return the page in the newest accepted format, and its content type."""
         encode, content_type = exposition.choose_encoder(accept)
         async with self._making:
             known = self._pages.get(content_type)
             if known is not None and self._clock.monotonic() - known[0] < FRESH_S:
                 return known[1], content_type
             taken = self._take()
-            # A second for thousands of devices, in which calls are answered.
+            # A second for thousands of devices, during which calls are answered.
             body = await in_own_thread(lambda: encode(_Found(list(self._figures(taken)))))
             self._pages[content_type] = self._clock.monotonic(), body
             return body, content_type
 
 
 class _Found:
-    """What a registry is to the encoder: metrics that have been collected."""
+    """The registry for the encoder: collected metrics."""
 
     def __init__(self, metrics: Sequence[Metric]) -> None:
         self._metrics = metrics
@@ -78,13 +78,13 @@ def make_app(
     why_not_ready: Callable[[], str],
     routes: Iterable[BaseRoute],
 ) -> Starlette:
-    """The application.
+    """Return the application.
 
     Args:
         routes: of the areas of the control plane.
-        scrapes: what /metrics answers.
-        readers: who may read that.
-        why_not_ready: why no call should be sent here now; "" where they are answered.
+        scrapes: answers /metrics.
+        readers: checks access to it.
+        why_not_ready: why no call should be sent here now; "" if ready.
     """
 
     async def health(_: Request) -> Response:
@@ -111,7 +111,7 @@ def make_app(
 
 
 async def _refused(_: Request, error: Exception) -> Response:
-    """A refusal in the words that a client of gRPC gets."""
+    """Return an error in the words of a gRPC client."""
     assert isinstance(error, NsmlError)  # noqa: S101 - what this is registered for
     lines = [error.message, error.why, error.attempt]
     body = "".join(f"{line}\n" for line in lines if line)

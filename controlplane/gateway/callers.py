@@ -1,4 +1,4 @@
-"""Who brings a token over HTTP."""
+"""Authenticates HTTP callers by tokens."""
 
 from __future__ import annotations
 
@@ -19,22 +19,22 @@ _log = structlog.get_logger()
 
 
 class Callers:
-    """Tells callers by their tokens, and counts by their addresses those that are not valid."""
+    """Authenticates tokens, and counts invalid ones by address."""
 
     def __init__(self, identities: Identities, limiter: FailureLimiter) -> None:
         self._identities = identities
         self._limiter = limiter
 
     async def of_token(self, shown: str, address: str) -> Caller:
-        """Whose token it is.
+        """Return the token's caller.
 
         Args:
-            shown: by the caller.
+            shown: the caller's token.
             address: the caller's, without a port.
 
         Raises:
             NotSignedIn: it is not valid.
-            Unavailable: that cannot be checked now.
+            Unavailable: it cannot be checked now.
         """
         is_limited = self._limiter.is_limited(address)
         secret = parse_secret(shown)

@@ -1,4 +1,4 @@
-"""What is refused before a path is looked at: foreign host names, sessions, and everything but health when all is busy."""
+"""Refusals before routing: foreign host names, sessions, and everything but health when all connections are busy."""
 
 from __future__ import annotations
 
@@ -21,17 +21,17 @@ if TYPE_CHECKING:
     from nsml.common.connections import Connection
 
 ALWAYS: Final = frozenset({"/healthz", "/readyz", "/metrics"})
-"""Paths that always answer, whatever host name they are asked under: they tell nothing, or need a token."""
+"""Paths that always answer, under any host name: they disclose nothing, or need a token."""
 _LONGEST_NAME: Final = 100
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rules:
-    """Who is answered.
+    """The accepted clients.
 
     Attributes:
-        hosts: names under which we are reached, in lower case and without ports. Addresses and loopback names are
-            accepted in any case: no other site's page can be loaded under them.
+        hosts: our host names, in lower case and without ports. Addresses and loopback names are
+            always accepted: no other site's page can be loaded under them.
         session_uids: accounts of sessions on this machine; empty: sessions are answered.
         own: addresses of this machine.
         refused: networks that are not answered.
@@ -43,24 +43,24 @@ class Rules:
     refused: tuple[IPv4Network | IPv6Network, ...] = ()
 
     def names(self, header: str) -> bool:
-        """Whether a Host header names this server."""
+        """Return whether a Host header names this server."""
         name = host_name(header)
         return is_loopback(name) or _is_address(name) or name in self.hosts
 
     def refuses(self, address: str) -> bool:
-        """Whether nobody at an address is answered."""
+        """Return whether an address is refused."""
         return is_within(address, self.refused)
 
 
 class Guard:
-    """Stands before the application."""
+    """Wraps the application."""
 
     def __init__(self, app: ASGIApp, rules: Rules) -> None:
         self._app = app
         self._rules = rules
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Answer, or say why not."""
+        """Answer, or refuse with the reason."""
         refusal = None if scope["path"] in ALWAYS else await self._why_not(scope)
         if refusal is None:
             await self._app(scope, receive, send)
@@ -76,7 +76,7 @@ class Guard:
             await answer(scope, receive, send)
 
     async def _why_not(self, scope: Scope) -> Sequence[str] | None:
-        """Status and words of a refusal."""
+        """Return status and words of a refusal; None: accepted."""
         held: Connection | None = scope.get("state", {}).get(CONNECTION)
         if held is not None and held.is_reserved:
             return "503", "too many connections are open", "try again in a moment"
@@ -107,7 +107,7 @@ class Guard:
 
 
 def host_name(header: str) -> str:
-    """The name in a Host header, in lower case, without port and trailing dot."""
+    """Return the name in a Host header, in lower case, without port and trailing dot."""
     text = header.strip().lower()
     if text.startswith("["):
         return text[1:].partition("]")[0]

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from controlplane.access.listeners import Identity
 
 STOP_WITHIN_S: Final = 1
-"""So long what is being answered may take when we stop."""
+"""Time for requests in progress when we stop."""
 _MOST_HEADERS: Final = 32 << 10
 
 
@@ -31,9 +31,9 @@ class HttpServer(serving.HttpServer):
     """Answers on a socket; `serve` ends orderly when `should_exit` is set.
 
     Args:
-        identity: whose certificate is shown; None: without TLS.
-        limits: what one client may take.
-        proxies: addresses and networks of reverse proxies: each speaks for many clients, and says for which.
+        identity: the certificate to show; None: without TLS.
+        limits: limits of one client.
+        proxies: addresses and networks of reverse proxies: each has many clients, and names them.
     """
 
     def __init__(
@@ -74,7 +74,7 @@ class HttpServer(serving.HttpServer):
 
 
 def _speaks_for_many(proxies: Sequence[str]) -> Callable[[str], bool]:
-    """Whether an address has no limit of its own.
+    """Return a check whether an address has no limit of its own.
 
     The loopback has none: ssh and reverse proxies of this machine come from there.
     """
@@ -87,7 +87,7 @@ def _speaks_for_many(proxies: Sequence[str]) -> Callable[[str], bool]:
 
 
 def _context(identity: Identity) -> ssl.SSLContext:
-    """Show the certificate that is the current one at each handshake."""
+    """Show the current certificate at each handshake."""
     shown = identity.current()
     made = _showing(shown)
 
@@ -106,7 +106,7 @@ def _context(identity: Identity) -> ssl.SSLContext:
 def _showing(pair: KeyPair) -> ssl.SSLContext:
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.minimum_version = ssl.TLSVersion.TLSv1_2
-    # OpenSSL takes files alone: this one has no name, and no other process sees it.
+    # OpenSSL accepts only files: this one has no name, and no other process sees it.
     descriptor = os.memfd_create("certificate", os.MFD_CLOEXEC)
     try:
         with os.fdopen(os.dup(descriptor), "wb") as file:

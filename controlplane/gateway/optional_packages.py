@@ -1,4 +1,4 @@
-"""What may be installed beside a control plane, and need not be."""
+"""Optional packages of a control plane."""
 
 from __future__ import annotations
 
@@ -6,5 +6,5 @@ import importlib.util
 
 
 def shows_dashboards() -> bool:
-    """Whether the extra `web` is there; one of its packages alone may be of a version that is none of ours."""
+    """Return whether the extra `web` is installed; one of its packages alone may be of an unsupported version."""
     return all(importlib.util.find_spec(name) for name in ("textual_serve", "websockets"))

@@ -1,4 +1,4 @@
-"""How many calls are answered, how, and how fast: counted at the door of the gRPC server."""
+"""Counts and durations of calls, by an interceptor of the gRPC server."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ if TYPE_CHECKING:
     Handler = grpc.RpcMethodHandler[Any, Any]
 
 BUCKETS_S: Final = (0.002, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 1.0, 5.0)
-"""Upper bounds of what is told of durations; the last bucket, without a bound, is not listed."""
+"""Upper bounds of the buckets of durations; the last bucket, without a bound, is not listed."""
 
 
 @dataclass(slots=True)
 class Durations:
-    """Of one method: how many calls took how long, in the buckets of BUCKETS_S and one beyond."""
+    """Of one method: number of calls by duration, in the buckets of BUCKETS_S and one beyond."""
 
     buckets: list[int] = field(default_factory=lambda: [0] * (len(BUCKETS_S) + 1))
     seconds: float = 0.0
@@ -39,16 +39,16 @@ class Durations:
 
 
 class CallCounts(Wrapper):
-    """Counts calls of one request and one answer. Streams last as long as their callers like.
+    """Counts calls of one request and one answer. The duration of streams depends on their callers.
 
     Args:
-        methods: those that are counted, as `/SERVICE/METHOD`, each with one request and one answer: labels stay
+        methods: the counted ones, as `/SERVICE/METHOD`, each with one request and one answer: labels stay
             bounded whatever is called.
         monotonic: seconds.
 
     Attributes:
-        ended: how many ended, by method and by the name of the status code.
-        durations: how long they took, by method.
+        ended: number of ended calls, by method and by the name of the status code.
+        durations: their durations, by method.
     """
 
     def __init__(
@@ -61,7 +61,7 @@ class CallCounts(Wrapper):
         self.durations: dict[str, Durations] = {}
 
     def wrap(self, handler: Handler, method: str) -> Handler:
-        """Return the method's handler, counted if it is one of ours and no stream."""
+        """Return the method's handler, counted if it is among `methods`."""
         if method not in self._methods:
             return handler
         inner = method_of(handler)
@@ -71,7 +71,7 @@ class CallCounts(Wrapper):
             try:
                 answered = await inner(request, context)
             except BaseException:
-                # What was set by `abort`; an error that nobody foresaw has none, and gRPC says UNKNOWN.
+                # The code set by `abort`; an unforeseen error has none, and gRPC reports UNKNOWN.
                 self._count(method, code_name(context.code(), "UNKNOWN"), begun)
                 raise
             self._count(method, code_name(context.code(), "OK"), begun)
@@ -85,7 +85,7 @@ class CallCounts(Wrapper):
 
 
 def unary_methods(methods: Iterable[str]) -> tuple[str, ...]:
-    """Those of `methods` with one request and one answer, as the contract has them."""
+    """Return the `methods` with one request and one answer in the contract."""
     pool = descriptor_pool.Default()
     found = []
     for method in methods:

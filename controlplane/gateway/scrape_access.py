@@ -1,4 +1,4 @@
-"""Who may read metrics: administrators by their tokens, and whoever has the token for scrapes."""
+"""Access to metrics: administrators' tokens, and the token for scrapes."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from controlplane.gateway.callers import Callers
 
 SHORTEST_TOKEN: Final = 16
-"""Bytes of a token for scrapes: a word that can be guessed is none."""
+"""Minimum bytes of a token for scrapes: it must not be guessable."""
 _BEARER: Final = "Bearer "
 _LONGEST: Final = 512
 
@@ -27,7 +27,7 @@ _log = structlog.get_logger()
 
 
 class Readers:
-    """The door of what is told of the whole platform.
+    """Access check of metrics on the whole platform.
 
     Args:
         token_file: of the token for scrapes, read each time, so that it may change; None: there is none.
@@ -38,7 +38,7 @@ class Readers:
         self._token_file = token_file
 
     async def check(self, authorization: str, address: str) -> None:
-        """Let a reader pass.
+        """Check a reader's access.
 
         Args:
             authorization: the header, "" for none.
@@ -47,7 +47,7 @@ class Readers:
         Raises:
             NotSignedIn: there is no token, or one that is not valid.
             Denied: it is not an administrator's.
-            Unavailable: who it is cannot be checked now.
+            Unavailable: it cannot be checked now.
         """
         if not authorization.startswith(_BEARER) or len(authorization) > _LONGEST:
             raise NotSignedIn(
@@ -67,7 +67,7 @@ class Readers:
             return False
         try:
             content = await in_own_thread(lambda: read_private(file))
-        except OSError as error:  # of which an exposed file is one
+        except OSError as error:  # such as an exposed file
             _log.warning("gateway.token_file_unusable", reason=str(error))
             return False
         expected = (content or b"").strip()
