@@ -1,5 +1,5 @@
-"""The jump host, a program of its own: ssh of machines without nsml passes through it to sessions.
+"""The jump host, a program of its own: relays ssh of machines without nsml to sessions.
 
-It knows users by their public keys, asks the control plane for each connection, and passes on what is encrypted from
-the client to the session.
+It identifies users by their public keys, asks the control plane for each connection, and relays encrypted bytes
+between the client and the session.
 """

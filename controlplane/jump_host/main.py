@@ -1,6 +1,6 @@
-"""The program of a jump host: `python -m controlplane.jump_host.main DESCRIPTOR` serves the socket that it inherits.
+"""The program of a jump host: `python -m controlplane.jump_host.main DESCRIPTOR` serves the inherited socket.
 
-The first line of its standard input says how it reaches the control plane, and its host key: a JSON object. It ends
+The first line of its standard input has the control plane's address, and its host key: a JSON object. It ends
 with that input, so no jump host outlives its control plane.
 """
 
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 _log = structlog.get_logger()
 
 _NICENESS: Final = 5
-"""Behind the control plane: what is decided comes before what people copy."""
+"""Lower priority than the control plane: decisions precede users' copies."""
 
 
 async def _run(listener: socket.socket, order: Mapping[str, Any]) -> None:
@@ -51,11 +51,11 @@ async def _run(listener: socket.socket, order: Mapping[str, Any]) -> None:
         options = jump_host.options(bytes.fromhex(order["host_key"]))
         async with asyncssh.listen(sock=listener, **options):
             await ended.wait()
-        os._exit(0)  # what goes on in connections ends with the control plane
+        os._exit(0)  # open connections end with the control plane
 
 
 def _read(ended: asyncio.Event) -> None:
-    """Nothing follows the first line but its end."""
+    """After the first line only the end of the input follows."""
     if not os.read(sys.stdin.fileno(), 4096):
         asyncio.get_running_loop().remove_reader(sys.stdin.fileno())
         ended.set()
@@ -63,8 +63,8 @@ def _read(ended: asyncio.Event) -> None:
 
 def main() -> None:
     """Run it."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the control plane's, which tells it
-    # asyncio warns of each packet that answers a client which has left: thousands of lines at a stranger's will
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the control plane handles it
+    # asyncio warns of each packet to a client that has left: strangers could cause thousands of lines
     logging.disable(logging.WARNING)
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     with suppress(OSError):  # a unit may forbid it

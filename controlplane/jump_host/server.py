@@ -1,9 +1,9 @@
-"""Who may come to a jump host, and how one connection reaches an ssh server in a session.
+"""Authenticates clients of a jump host, and relays connections to ssh servers in sessions.
 
 A client logs in with a public key, and may then open connections to port 22 of sessions as hosts, and nothing else: no
 shell, no program, no file, no port, no agent. The control plane decides on each connection, for the user of the key;
-what passes is ssh between the client and the session, which asks for the key itself and proves itself by a certificate.
-So whoever holds this process reads nothing, and gets into nothing.
+the relayed bytes are ssh between the client and the session, which requires the key itself and authenticates by a
+certificate. So control of this process discloses nothing, and gives access to nothing.
 """
 
 from __future__ import annotations
@@ -37,18 +37,18 @@ LOGIN_WITHIN_S: Final = 20.0
 MOST_CONNECTIONS: Final = 1000
 MOST_STRANGERS: Final = 64
 MOST_STRANGERS_OF_ADDRESS: Final = 16
-"""Connections that have not logged in: of all together, and of one address. For one more the oldest leaves, of the
-address with most: who only holds places would lock everybody out, and a login takes a moment."""
+"""Limits of connections without a login: in total, and of one address. Beyond them the oldest one is closed, of the
+address with most: otherwise idle ones would lock everybody out, and a login takes a moment."""
 _LOOKS_AT_ONCE: Final = 200
 _LOOKS_PER_S: Final = 50.0
-"""Keys that are looked up at the control plane for all who have not logged in; further ones wait."""
+"""Rate of lookups at the control plane for all clients without a login; further ones wait."""
 _MOST_OF_USER: Final = 64
 _MOST_KEYS: Final = 20
-"""That a client may offer: more than OpenSSH takes, since agents have many."""
+"""Maximum keys that a client may offer: more than OpenSSH accepts, since agents have many."""
 _MOST_PASSAGES: Final = 16
 """Of one connection at once."""
 IDLE_S: Final = 30.0
-"""How long a connection that leads nowhere stays."""
+"""Timeout of a connection without open channels."""
 _JOINED_WITHIN_S: Final = 10.0
 _PIECE_BYTES: Final = 64 << 10
 _PORT: Final = 22
@@ -58,7 +58,7 @@ _CIPHERS: Final = (
     "chacha20-poly1305@openssh.com",
 )
 _KEY_EXCHANGES: Final = "-diffie-hellman-*,rsa*"
-"""All but those for which who has not logged in has us compute for long (CVE-2002-20001), or that use SHA-1."""
+"""All except those with long computations for clients without a login (CVE-2002-20001), or with SHA-1."""
 _log = structlog.get_logger()
 
 _USE: Final = "it leads to sessions alone: ssh -J HOST:PORT SESSION.nsml"
@@ -68,9 +68,9 @@ class JumpHost:
     """All connections of a jump host.
 
     Args:
-        ways: to the control plane.
-        secret: by which that knows us.
-        group: where what goes on in connections runs.
+        ways: endpoints of the control plane.
+        secret: our credential there.
+        group: runs the tasks of connections.
     """
 
     def __init__(self, ways: Endpoints, secret: str, group: TaskGroup) -> None:
@@ -79,13 +79,13 @@ class JumpHost:
         self.group = group
         self.open = 0
         self._strangers: dict[_Connection, str] = {}
-        """By age, and their addresses."""
+        """By age, with their addresses."""
         self._looking = asyncio.Lock()
         self._next_look_at = -math.inf
         self.of_user: Counter[str] = Counter()
 
     def options(self, host_key: bytes) -> dict[str, Any]:
-        """Of `asyncssh.listen`; `host_key` is the private half (Ed25519, 32 bytes)."""
+        """Return the options of `asyncssh.listen`; `host_key` is the private half (Ed25519, 32 bytes)."""
         return {
             "server_factory": lambda: _Connection(self),
             "server_host_keys": [_private_key(host_key)],
@@ -107,11 +107,11 @@ class JumpHost:
         }
 
     def rpc(self, key: str) -> Rpc:
-        """Calls for the user of a public key, by its SHA-256 in hexadecimal."""
+        """Return calls for the user of a public key, by its SHA-256 in hexadecimal."""
         return Rpc(self._ways, token=self._secret, ssh_key=key)
 
     def let_in(self, stranger: _Connection, address: str) -> None:
-        """Note one that has not logged in, and have another one leave where there are too many."""
+        """Add a client without a login, and close another one beyond the limits."""
         self._strangers[stranger] = address
         addresses = Counter(self._strangers.values())
         if addresses[address] <= MOST_STRANGERS_OF_ADDRESS:
@@ -123,12 +123,12 @@ class JumpHost:
         oldest.leave()
 
     def no_stranger(self, one: _Connection) -> None:
-        """It has logged in, or is gone."""
+        """Remove a client that has logged in, or is gone."""
         self._strangers.pop(one, None)
 
     async def is_known(self, key: str) -> bool:
-        """Whether a key that a stranger offers is a user's."""
-        async with self._looking:  # in turn; whoever leaves meanwhile takes none
+        """Return whether an offered key is a user's."""
+        async with self._looking:  # in turn; clients that leave meanwhile use none
             now = asyncio.get_running_loop().time()
             at = max(self._next_look_at, now - (_LOOKS_AT_ONCE - 1) / _LOOKS_PER_S)
             await asyncio.sleep(at - now)
@@ -136,7 +136,7 @@ class JumpHost:
         return bool(await self.user_of(key))
 
     async def user_of(self, key: str) -> str:
-        """Whose key it is; "" for nobody's, and while that cannot be known."""
+        """Return the key's user; "" if there is none, or while it cannot be looked up."""
         try:
             answer = await self.rpc(key).unary(
                 "SshKeyService/GetSshKeyUser", pb.GetSshKeyUserRequest(), pb.GetSshKeyUserResponse
@@ -153,7 +153,7 @@ def _private_key(seed: bytes) -> asyncssh.SSHKey:
 
 
 class _Connection(asyncssh.SSHServer):
-    """What the client of one connection may."""
+    """One connection's client, and its rights."""
 
     def __init__(self, jump_host: JumpHost) -> None:
         self._jump_host = jump_host
@@ -176,7 +176,7 @@ class _Connection(asyncssh.SSHServer):
 
         async def validate_public_key(username: str, key: bytes, msg: bytes, sig: bytes) -> bool:
             is_valid = await validate(username, key, msg, sig)
-            if is_valid and msg:  # it has signed; without, a client only asks whether it should
+            if is_valid and msg:  # it has signed; otherwise the client only asks whether it should
                 self._key = _digest(key)
             return is_valid
 
@@ -193,10 +193,10 @@ class _Connection(asyncssh.SSHServer):
             one.cancel()
 
     def leave(self) -> None:
-        """End it at once."""
+        """Close it at once."""
         self._connection.abort()
 
-    # who comes
+    # login
 
     def begin_auth(self, _username: str) -> bool:
         return True
@@ -205,12 +205,12 @@ class _Connection(asyncssh.SSHServer):
         return True
 
     async def validate_public_key(self, _username: str, key: asyncssh.SSHKey) -> bool:
-        """Whether a key is a user's: that says who comes, whatever name is given."""
+        """Return whether a key is a user's: it identifies the user, whatever the user name."""
         self._offered += 1
         if self._offered > _MOST_KEYS:
             self._connection.abort()
             return False
-        # also of ssh-rsa, which signs SHA-1: asyncssh looks at this, and not at its options
+        # also for ssh-rsa, which signs with SHA-1: asyncssh checks this, and not its options
         key.all_sig_algorithms = key.all_sig_algorithms - {b"ssh-rsa"}
         return await self._jump_host.is_known(_digest(key.public_data))
 
@@ -228,7 +228,7 @@ class _Connection(asyncssh.SSHServer):
             self._user = user
             self._jump_host.of_user[user] += 1
 
-    # where it leads
+    # channels
 
     def session_requested(self) -> Any:
         raise _Refused(f"this is a jump host: {_USE}")
@@ -277,7 +277,7 @@ class _Refused(asyncssh.ChannelOpenError):
 
 
 class _Passage:
-    """The way of one connection to a session."""
+    """The relay of one connection to a session."""
 
     def __init__(self, rpc: Rpc, reference: str, rank: int, host: str) -> None:
         loop = asyncio.get_running_loop()
@@ -290,7 +290,7 @@ class _Passage:
         self._over: asyncio.Future[None] = loop.create_future()
 
     async def session(self) -> asyncssh.SSHTCPSession[bytes]:
-        """The client's end, once the session's is there. Raises ChannelOpenError: the control plane refuses it."""
+        """Return the client's end, once the session's is open. Raises ChannelOpenError: the control plane refuses it."""
         error = await self._opened
         if error is not None:
             why = f" ({error.why})" if error.why else ""
@@ -305,7 +305,7 @@ class _Passage:
         writer.close()
 
     async def live(self) -> bool:
-        """Until either end leaves; whether the key is nobody's any more. A defect in one must not end the others."""
+        """Relay until either end leaves; return whether the key lost its user. A defect must not end other connections."""
         failure: ClientError = ConnectionLost("the connection to the session broke")
         try:
             async with open_ssh(
@@ -330,10 +330,10 @@ class _Passage:
 
 
 async def _pass(server: SshServer, reader: Any, writer: Any) -> None:
-    """Pass on what both say until the session's end has ended."""
+    """Relay in both directions until the session's end closes."""
 
     async def give() -> None:
-        with suppress(ClientError):  # who takes learns it, too
+        with suppress(ClientError):  # the reader reports it, too
             while data := await reader.read(_PIECE_BYTES):
                 await server.write(data)
             await server.end()
