@@ -1,4 +1,4 @@
-"""One run of the command line: what the global flags say, the streams, and the way to a client."""
+"""One run of the command line: global flags, streams, and the connection to the platform."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ class Format(StrEnum):
 
 
 class Flags:
-    """The global flags as given; None where they were not."""
+    """The global flags; None if not set."""
 
     context: str | None = None
     output: Format | None = None
@@ -61,7 +61,7 @@ class Flags:
 
 
 class App:
-    """What every command is given: environment, streams, flags, clock."""
+    """The environment, streams, flags and clock of a command."""
 
     def __init__(
         self,
@@ -80,7 +80,7 @@ class App:
         self.flags = flags or Flags()
         self.given_clock = given_clock
         self.arguments: tuple[str, ...] = ()
-        """The command line, for what is advised again; it may hold values of variables."""
+        """The command line, to repeat in advice; it may contain values of variables."""
         self._config: contexts.Config | None = None
         self._lost_streams: set[object] = set()
         self._said_once: set[str] = set()
@@ -96,7 +96,7 @@ class App:
 
     @property
     def is_quiet(self) -> bool:
-        """Whether nothing is said beside results and errors."""
+        """Whether only results and errors are printed."""
         return self.flags.is_quiet
 
     @property
@@ -107,7 +107,7 @@ class App:
         return self._config
 
     def use(self, config: contexts.Config) -> None:
-        """Take a configuration as it is, without reading or writing a file."""
+        """Use a configuration without reading or writing a file."""
         self._config = config
 
     def save(self, config: contexts.Config) -> None:
@@ -117,7 +117,7 @@ class App:
 
     @property
     def context(self) -> contexts.Context:
-        """The platform that this command talks to."""
+        """The platform of this command."""
         return contexts.choose(self.config, self.environ, self.flags.context)
 
     @property
@@ -144,12 +144,12 @@ class App:
 
     @property
     def room(self) -> int | None:
-        """Width of the terminal that reads the result; None when it is no terminal."""
+        """Width of the terminal on stdout; None if it is no terminal."""
         return self._room_of(self.stdout)
 
     @property
     def error_room(self) -> int | None:
-        """Width of the terminal that shows stderr; None when it is none."""
+        """Width of the terminal on stderr; None if it is none."""
         return self._room_of(self.stderr)
 
     def _room_of(self, stream: IO[str]) -> int | None:
@@ -173,7 +173,7 @@ class App:
         return stream.isatty() and self.environ.get("TERM") != "dumb"
 
     def can_show(self, text: str) -> bool:
-        """Whether the result's encoding has these letters."""
+        """Return whether the encoding of stdout has these characters."""
         try:
             text.encode(getattr(self.stdout, "encoding", None) or "utf-8")
         except UnicodeEncodeError:
@@ -182,7 +182,7 @@ class App:
 
     @property
     def is_read_aloud(self) -> bool:
-        """Whether a screen reader follows: words instead of drawings, nothing is redrawn."""
+        """Whether a screen reader is used: words instead of drawings, no redrawing."""
         return bool(self.environ.get("NSML_ACCESSIBLE") or self.environ.get("ACCESSIBLE"))
 
     @property
@@ -193,24 +193,24 @@ class App:
 
     @property
     def can_ask(self) -> bool:
-        """Whether there is somebody to ask."""
+        """Whether the user can be asked."""
         return self.stdin.isatty() and self.stderr.isatty() and not self.flags.takes_no_input
 
     # Words
 
     def write(self, text: str) -> None:
-        """One line of the result."""
+        """Write one line of the result."""
         self.stdout.write(text + "\n")
 
     def write_text(self, text: str) -> None:
-        """One line of the result in words, folded at the width of a terminal."""
+        """Write one line of the result, folded at the width of the terminal."""
         for line in self._folded(text, self.room):
             self.write(line)
 
     def say(self, text: str, *, mark: str = "", colour: str = "") -> None:
-        """One line beside the result: on stderr, not with --quiet; folded at the width of a terminal.
+        """Write a line to stderr, folded at the width of the terminal; nothing with --quiet.
 
-        Whatever is in `text`, nothing of it acts on a terminal; `mark` comes before it, in its `colour`.
+        Control sequences in `text` are escaped; `mark` comes before it, in its `colour`.
         """
         if self.is_quiet:
             return
@@ -221,7 +221,7 @@ class App:
         self.stderr.flush()
 
     def folded_words(self, text: str) -> list[str]:
-        """A line for stderr, made safe, in as many lines as its terminal needs; one where it is none."""
+        """Fold a line for stderr, made safe, at the width of its terminal; one line if it is no terminal."""
         from nsml.common.text import visible
 
         return self._folded(visible(text), self.error_room)
@@ -233,22 +233,22 @@ class App:
         return [text] if room is None else folded(text, room)
 
     def say_once(self, text: str) -> None:
-        """`say`, of what several reads of one command come upon."""
+        """`say`, once per command: for messages of several reads."""
         if text not in self._said_once:
             self._said_once.add(text)
             self.say(text)
 
     def paint(self, text: str, colour: str) -> str:
-        """`text` in one of a terminal's eight colours."""
+        """Return `text` in one of a terminal's eight colours."""
         return f"\x1b[{30 + _COLOURS.index(colour)}m{text}\x1b[0m"
 
     @property
     def painter(self) -> Callable[[str, str], str] | None:
-        """`paint` where the result may have colours."""
+        """`paint` if the result may have colours, else None."""
         return self.paint if self.has_colour(self.stdout) else None
 
     def ask(self, question: str, *, flag: str) -> str:
-        """The answer to a question. Without anybody to ask: exit 2, naming the flag to add."""
+        """Return the answer to a question; if the user cannot be asked: exit 2, naming the flag to add."""
         if not self.can_ask:
             raise CommandError(
                 "this needs a confirmation, and there is no terminal to ask on",
@@ -262,26 +262,26 @@ class App:
         except UnicodeDecodeError:
             answer = ""  # bytes that are no text are no answer
         if not answer.endswith("\n"):
-            self.stderr.write("\n")  # the cursor is still behind the question
+            self.stderr.write("\n")  # the cursor is still after the question
             return ""  # the end of input, also in the middle of a line, is no answer
         return answer.strip()
 
     def read_line(self) -> str:
-        """A line of input, without blanks around it and the mark that some editors put before the first."""
+        """Read a line of input, without surrounding blanks and a byte order mark."""
         try:
             return self.stdin.readline().removeprefix("\ufeff").strip()
         except UnicodeDecodeError:
             raise CommandError("the input is not UTF-8", code=ExitCode.USAGE) from None
 
     def forget_typed(self) -> None:
-        """Drop what was typed on the terminal before a question: it is no answer to it."""
+        """Discard input typed before a question: it is no answer to it."""
         import termios
 
         with suppress(OSError, termios.error):  # no terminal, or none of the system's
             termios.tcflush(self.stdin.fileno(), termios.TCIFLUSH)
 
     def agrees(self, question: str, *, flag: str) -> bool:
-        """Whether the answer is yes, or --yes was given; else like `ask`."""
+        """Return whether the answer is yes, or --yes was set; else like `ask`."""
         if self.flags.says_yes:
             return True
         return self.ask(f"{question} [y/N] ", flag=flag).lower() in {"y", "yes"}
@@ -290,7 +290,7 @@ class App:
 
     @asynccontextmanager
     async def connect(self) -> AsyncIterator[Client]:
-        """A client of the context's platform, for use inside `call`."""
+        """Connect to the context's platform, for use inside `call`."""
         # gRPC costs more than everything else together: only commands that call pay.
         from nsml.client.connect import connect
         from nsml.client.rpc import DEADLINE_S
@@ -299,17 +299,17 @@ class App:
             yield client
 
     def call(self, body: Callable[[Client], Awaitable[T]], *, waits: bool = True) -> T:
-        """Run a coroutine with a client, within --timeout, and give its result.
+        """Run a coroutine with a client, within --timeout, and return its result.
 
-        `waits`: calls that only read, or stop something, are tried again for a while when the platform says
-        that what refuses them passes. What the platform works on for a call is waited for in any case.
+        `waits`: calls that only read or stop something are retried for a while if the platform reports
+        a temporary failure. Work in progress for a call is always awaited.
         """
         import asyncio
         import gc
 
         from cli.retry import CALL_S, Patience
 
-        # Not what the task gives: asyncio.run has that written out, to no purpose, which takes a second for 20,000 files.
+        # Not the task's result: asyncio.run formats that for nothing, which takes a second for 20,000 files.
         results: list[T] = []
 
         async def bounded() -> None:
@@ -317,7 +317,7 @@ class App:
                 client.rpc.patience = lambda: Patience(self, CALL_S if waits else 0.0)
                 results.append(await body(client))
 
-        # What was imported stays: collecting it again and again is not worth the time.
+        # Imported objects stay: collecting them repeatedly is not worth the time.
         gc.freeze()
         gc.enable()
         try:
@@ -333,7 +333,7 @@ class App:
         return results[0]
 
     def cluster(self) -> GetClusterResponse:
-        """The platform in one answer, whose control planes are remembered."""
+        """Read the cluster's state, and store the addresses of its control planes."""
         cluster = self.call(lambda client: client.nodes.cluster())
         self.remember_servers([one.user_address for one in cluster.members if one.user_address])
         return cluster
@@ -341,7 +341,7 @@ class App:
     def remember_servers(self, reported: Sequence[str]) -> None:
         """Add the platform's other addresses to the context, if it pins the platform's authority.
 
-        The authority proves these servers, too, when they are called. Where the configuration cannot be written, they
+        The authority proves these servers, too, when they are called. If the configuration cannot be written, they
         are reported again next time.
         """
         context = self.context
@@ -356,9 +356,9 @@ class App:
                 self.save(self.config.with_context(stored.at(servers), current=False))
 
     def explain(self, error: Unavailable) -> Unavailable:
-        """The same error in words about this context."""
+        """Return the error with a message for this context."""
         if isinstance(error, NodeUnavailable) or error.retry_after_s is not None:
-            return error  # somebody answered, and says what does not
+            return error  # the platform answered, and named the part that does not
         if error.reason == NOT_LEADER:
             return Unavailable(
                 "no control plane leads now, so nothing is decided",
@@ -392,15 +392,15 @@ class App:
             f"{what} at {context.places}",
             reason=error.reason,
             why=error.why or error.message,
-            # Whoever runs the platform on this machine needs no token at hand.
+            # The user who runs the platform on this machine needs no token.
             advice=("nsml up    if this account runs the platform: it logs you in\n" * is_here)
             + f"nsml login {context.server}",
         )
 
     def link_words(self) -> Callable[[Link], None]:
-        """Tells on stderr when a stream lost its connection and when it is back.
+        """Return a callback that reports lost and restored connections of a stream on stderr.
 
-        Of streams that break together only the first is told, and when all are back.
+        If several streams break together, only the first is reported, and the return of the last.
         """
         stream, lost = object(), self._lost_streams
 
@@ -418,7 +418,7 @@ class App:
 
 
 def _start_here(servers: Sequence[str]) -> str:
-    """How the platform of this machine is started: by its unit, unless a folder of `nsml up` is asked."""
+    """Return the command that starts this machine's platform: of its unit, or `nsml up` for its folders."""
     from pathlib import Path
 
     from cli.local.units import CONTROL_PLANE_UNIT, is_installed
@@ -432,7 +432,7 @@ def _start_here(servers: Sequence[str]) -> str:
 
 
 def is_stopped(servers: Sequence[str]) -> bool:
-    """Whether nothing listens at any of these, where that is known at once: all are Unix sockets."""
+    """Return whether nothing listens at any of these; False unless all are Unix sockets."""
     import socket
 
     def listens(path: str) -> bool:
@@ -443,7 +443,7 @@ def is_stopped(servers: Sequence[str]) -> bool:
             except (FileNotFoundError, ConnectionRefusedError):
                 return False
             except OSError:
-                return True  # whoever calls it finds out
+                return True  # the actual call will report it
         return True
 
     paths = [server.removeprefix("unix:") for server in servers if server.startswith("unix:")]
@@ -451,7 +451,7 @@ def is_stopped(servers: Sequence[str]) -> bool:
 
 
 def _awaits(servers: Sequence[str]) -> str:
-    """What a control plane of this machine that is starting waits for; "" where none does."""
+    """Return the blocker of a control plane starting on this machine; "" if none is."""
     from pathlib import Path
 
     from cli.local import processes
@@ -467,7 +467,7 @@ def _awaits(servers: Sequence[str]) -> str:
 
 
 def new_request_id() -> str:
-    """An id that makes a submission safe to repeat."""
+    """Return an id that makes a submission safe to repeat."""
     import secrets
 
     return secrets.token_hex(16)

@@ -1,4 +1,4 @@
-"""Kinds of arguments: sessions, datasets, sizes, GPUs, variables; with completion."""
+"""Types of arguments: sessions, datasets, sizes, GPUs, variables; with completion."""
 
 from __future__ import annotations
 
@@ -30,18 +30,18 @@ F = TypeVar("F", bound="Callable[..., Any] | click.Command")
 _DIGITS_OF_THOUSANDTHS, _MOST_DIGITS, _MOST_SHOWN = 3, 6, 20
 _MOST_FILE_BYTES = 1 << 20
 _MOST_BYTES, _MOST_COUNT = (1 << 63) - 1, (1 << 31) - 1
-"""What a request has room for; how much is too much is the platform's to say."""
+"""Limits of the request's fields; the platform checks its own limits."""
 _NAME_RULE = "a name has letters, digits and _, and does not begin with a digit"
 _RESERVED = "every program gets it, and relies on what it says"
 _LINE_RULE = "a line is NAME=VALUE, # a comment, or empty; a value of several lines is none"
 _FIRST_YEAR, _LAST_YEAR = 1971, 2200
 _AT_ONCE = 8
-"""Sessions that are asked for at a time."""
+"""Sessions requested at a time."""
 _GLOB = re.compile(r"[*?\[]")
 
 
 class _Completed(click.ParamType[str]):
-    """A name of something on the platform."""
+    """A name of a resource on the platform."""
 
     def __init__(self, kind: str) -> None:
         self.name = kind
@@ -49,7 +49,7 @@ class _Completed(click.ParamType[str]):
     def shell_complete(
         self, ctx: click.Context, param: click.Parameter, incomplete: str
     ) -> list[CompletionItem]:
-        """Names that begin like this."""
+        """Return the names with this prefix."""
         del param
         from cli.completion import names
 
@@ -58,14 +58,14 @@ class _Completed(click.ParamType[str]):
 
 
 class _Filter(click.ParamType[str]):
-    """Words of the filter language, completed by its keys and by the states."""
+    """Words of the filter language; completes keys and states."""
 
     name = "filter"
 
     def shell_complete(
         self, ctx: click.Context, param: click.Parameter, incomplete: str
     ) -> list[CompletionItem]:
-        """The last word with each key, or state behind `state:`, that it may be."""
+        """Complete the last word to keys, or to states after `state:`."""
         del ctx, param
         from click.shell_completion import CompletionItem
 
@@ -105,7 +105,7 @@ class _Size(click.ParamType[int]):
 
 
 class WholeRange(click.IntRange):
-    """A whole number within bounds; the name is what a refusal says that it is not."""
+    """A whole number within bounds; the type's name is used in errors."""
 
     name = "whole number"
 
@@ -117,16 +117,16 @@ class WholeRange(click.IntRange):
         platform_most: int | None = None,
         instead: str = "",
     ) -> None:
-        """`platform_most`: what the platform takes at most, which it says itself of all that a request has room for.
+        """`platform_most`: the platform's maximum, which it checks itself for all numbers that fit a request.
 
-        `instead`: what to try in place of a word such as `all`.
+        `instead`: advice for a word such as `all`.
         """
         super().__init__(least, most)
         self._platform_most = platform_most
         self._instead = instead
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
-        """The number; a refusal for one that is out of bounds, or that nothing here counts to."""
+        """Return the number; BadValue if it is out of bounds, or too large for a request."""
         least, most = int(self.min or 0), int(self.max or _MOST_COUNT)
         text = str(value)[:_MOST_SHOWN]
         try:
@@ -157,7 +157,7 @@ class WholeRange(click.IntRange):
 
 
 class _Number(click.types.FloatParamType):
-    """Any number, which a refusal calls so."""
+    """Any number; sets the name used in errors."""
 
     name = "number"
 
@@ -202,7 +202,7 @@ class _Thousandths(click.ParamType[int]):
 
 
 class _TimeLimit(click.ParamType[float]):
-    """Seconds; a limit of none at all is left out, never given as 0."""
+    """Seconds; 0 is refused: no limit means no flag."""
 
     name = "time"
 
@@ -216,7 +216,7 @@ class _TimeLimit(click.ParamType[float]):
 
 
 class _Moment(click.ParamType["datetime | timedelta"]):
-    """A moment, in the user's zone where it names none, or how long ago."""
+    """A time, in the user's zone by default, or an age."""
 
     name = "time"
 
@@ -252,7 +252,7 @@ class _Moment(click.ParamType["datetime | timedelta"]):
 
 
 class _Variable(click.ParamType[tuple[str, str]]):
-    """NAME=VALUE, or NAME alone for what it is where the command line runs."""
+    """NAME=VALUE, or NAME alone for its value in this environment."""
 
     name = "k=v"
 
@@ -294,14 +294,14 @@ class _Variable(click.ParamType[tuple[str, str]]):
     def _checked(
         self, name: str, text: str, param: click.Parameter | None, ctx: click.Context | None
     ) -> str:
-        """The value, which no message shows."""
+        """Return the value, never shown in messages."""
         if any("\ud800" <= letter <= "\udfff" for letter in text):
             raise BadValue(f"the value of {name} is not UTF-8", param, ctx)
         return text
 
 
 class _Read(click.ParamType[Any]):
-    """What a kind of flag reads itself."""
+    """Parses values with a flag's kind."""
 
     def __init__(self, kind: run_flags.Kind) -> None:
         self.name = kind.takes
@@ -317,14 +317,14 @@ class _Read(click.ParamType[Any]):
 
 
 class _ReadOrNone(_Read):
-    """The same; `none` is "", what stands for nothing."""
+    """The same; `none` becomes "", the empty value."""
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
         return "" if value == "none" else super().convert(value, param, ctx)
 
 
 class _VariablesFile(click.ParamType[tuple[str, dict[str, str]]]):
-    """A file of variables: its name, and what is in it."""
+    """A file of variables: its name and its contents."""
 
     name = "file"
 
@@ -360,7 +360,7 @@ class _VariablesFile(click.ParamType[tuple[str, dict[str, str]]]):
 
 
 def _files_of_variables() -> list[str]:
-    """Files of this folder that look like ones of variables: .env, .env.local, train.env."""
+    """Return up to 3 files of this folder that look like variables: .env, .env.local, train.env."""
     here = (path for pattern in (".env*", "*.env") for path in Path().glob(pattern))
     return sorted({path.name for path in here if path.is_file()})[:3]
 
@@ -379,7 +379,7 @@ class _SecretUse(click.ParamType[tuple[str, str]]):
         variable = variable if found else name
         for word in (name, variable):
             if not variables.is_name(word):
-                # Not shown: it may be the value, from who took this for --env.
+                # Not shown: it may be a value, if this was mistaken for --env.
                 raise BadValue(
                     "it takes NAME or NAME=VARIABLE, never a value",
                     param,
@@ -399,7 +399,7 @@ class _SecretUse(click.ParamType[tuple[str, str]]):
 
 
 class _Image(_Completed):
-    """A reference of an image; `advice` for one that is none."""
+    """An image reference; `advice` is for invalid ones."""
 
     def __init__(self, advice: str) -> None:
         super().__init__("image")
@@ -423,7 +423,7 @@ class _Image(_Completed):
 
 
 class _ModelName(_Completed):
-    """A GPU model of the platform, as people call it."""
+    """A GPU model of the platform, by its common name."""
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
         if not re.search(r"[^\s_-]", str(value)):
@@ -447,7 +447,7 @@ class _PodName(_Completed):
 
 
 class _Bound(click.ParamType[int]):
-    """The most of something at once; `none` is 0."""
+    """A limit on concurrent use; `none` is 0."""
 
     def __init__(self, of: click.ParamType[int]) -> None:
         self.name = of.name
@@ -462,7 +462,7 @@ class _Bound(click.ParamType[int]):
 
 
 class _OneOf(click.Choice[str]):
-    """One of some words, of which a misspelt one is recognised."""
+    """One of some words; errors suggest the nearest."""
 
     name = "word"
 
@@ -523,14 +523,14 @@ _TYPES: Mapping[str, click.ParamType[Any]] = {
     "idle limit": TIME_LIMIT,
     "variable": VARIABLE,
 }
-"""How what flags of `run` take is read."""
+"""Parameter types of `run` flags, by the kind of value."""
 
 
 def flag_options(command: F, *, shows_defaults: bool = True, **names: Sequence[str]) -> F:
-    """The flags of `run` that have a row in `nsml.spec.run_flags`.
+    """Add the flags of `run` that are listed in `nsml.spec.run_flags`.
 
-    `names`: of a parameter, other ones than its own. Without `shows_defaults` what is not given is not told: another
-    session says it.
+    `names`: other flag names for a parameter. Without `shows_defaults` help omits the defaults: they come from
+    another session.
     """
     for flag in reversed(run_flags.FLAGS):
         command = click.option(
@@ -574,7 +574,7 @@ def _type_of(kind: run_flags.Kind) -> click.ParamType[Any] | None:
 
 
 def visibility_options(command: F) -> F:
-    """`visibility`: who else sees it, None where nothing was said."""
+    """Add the flags of `visibility`: None if none is set."""
     return one_of(
         "visibility",
         public="Everybody sees it.",
@@ -584,7 +584,7 @@ def visibility_options(command: F) -> F:
 
 
 def one_of(name: str, **flags: str) -> Callable[[F], F]:
-    """Flags, word to help, of which at most one is given: its word is the parameter `name`, else None."""
+    """Add exclusive flags, word to help: the chosen word is the parameter `name`, else None."""
 
     def note(context: click.Context, parameter: click.Parameter, is_given: bool) -> None:
         before = context.params.setdefault(name, None)
@@ -608,7 +608,7 @@ def one_of(name: str, **flags: str) -> Callable[[F], F]:
 
 
 def shell_words(flag: str, text: str) -> list[str]:
-    """The value of `flag` as a shell splits it; click.UsageError for an open quotation."""
+    """Split the value of `flag` as a shell does; click.UsageError for an open quotation."""
     try:
         return shell_split(text)
     except ValueError as error:
@@ -616,13 +616,13 @@ def shell_words(flag: str, text: str) -> list[str]:
 
 
 def option_names(words: Iterable[str]) -> frozenset[str]:
-    """The long options among arguments of a program: `--lr` of `--lr=0.1`."""
+    """Return the long options among arguments of a program: `--lr` of `--lr=0.1`."""
     names = (word.partition("=")[0] for word in words if word.startswith("--"))
     return frozenset(name for name in names if len(name) > 2)
 
 
 def split_dataset(reference: str) -> DatasetName:
-    """NAME, NAME@VERSION or NAME@TAG. Raises click.UsageError."""
+    """Parse NAME, NAME@VERSION or NAME@TAG. Raises click.UsageError or CommandError."""
     name, _, version = reference.partition("@")
     tag = re.fullmatch("(.+):v?([0-9]{1,10}|latest)", name)
     if tag or re.fullmatch("[vV][0-9]{1,10}|latest", version):
@@ -642,24 +642,24 @@ def split_dataset(reference: str) -> DatasetName:
 
 
 def session_argument(name: str = "session", **settings: Any) -> Callable[[F], F]:
-    """One session reference."""
+    """Add an argument for one session."""
     return click.argument(
         name, type=SESSION, metavar=settings.pop("metavar", "SESSION"), **settings
     )
 
 
 def sessions_argument() -> Callable[[F], F]:
-    """Several session references, globs, or `-` for names on stdin."""
+    """Add an argument for several session references, globs, or `-` for names on stdin."""
     return click.argument("references", type=SESSION, metavar="SESSION...", nargs=-1, required=True)
 
 
 def is_glob(reference: str) -> bool:
-    """Whether a reference is a pattern over names."""
+    """Return whether a reference is a glob over names."""
     return _GLOB.search(reference) is not None
 
 
 def given_references(app: App, references: Sequence[str]) -> list[str]:
-    """The references with `-` replaced by the first words of stdin's lines; each once."""
+    """Replace `-` by the first words of stdin's lines; duplicates are dropped."""
     found: list[str] = []
     for reference in references:
         if reference == "-":
@@ -672,16 +672,16 @@ def given_references(app: App, references: Sequence[str]) -> list[str]:
 
 
 def glob_forms(glob: str) -> list[str]:
-    """The globs over full names that a typed one may mean: as it is, and as a short form (`None/[3-9]`)."""
-    # What begins with * fits both at once.
+    """Return the globs over full names that a typed one may mean: as it is, and as a short form (`None/[3-9]`)."""
+    # A glob with a leading * covers both.
     return [glob] if glob.startswith("*") else [glob, f"*/{glob}"]
 
 
 async def expand(client: Client, references: Sequence[str]) -> list[str]:
-    """The references with every glob replaced by the full names that it fits; each once.
+    """Replace every glob by the matching full names; duplicates are dropped.
 
-    For commands that read, where a glob means all that the user may see, and as a short form their own; those
-    that change something use `cli.sessions.targets`. Raises CommandError (NOT_FOUND) for a glob that fits nothing.
+    For commands that read: a glob matches all sessions visible to the user, and as a short form their own. Commands
+    that change something use `cli.sessions.targets`. Raises CommandError (NOT_FOUND) for a glob without matches.
     """
     from nsml.v1.sessions_pb2 import SessionFilter
 
@@ -709,7 +709,7 @@ async def expand(client: Client, references: Sequence[str]) -> list[str]:
 
 
 async def sessions_of(client: Client, references: Sequence[str]) -> list[Session]:
-    """The sessions that the references and their globs mean, whole; see `expand`."""
+    """Return the sessions of the references and globs, in full; see `expand`."""
     from nsml.common.concurrency import each_at_once
 
     return await each_at_once(await expand(client, references), client.sessions.get, most=_AT_ONCE)

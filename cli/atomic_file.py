@@ -1,4 +1,4 @@
-"""Files that are there whole or not at all: written beside their place, then renamed."""
+"""Atomic file writes: written beside their place, then renamed."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 def check_folder_of(path: Path) -> None:
-    """Raise CommandError where there is no folder for a file or a folder that is to be made there."""
+    """Raise CommandError if the parent folder of a new file or folder does not exist."""
     folder = path.resolve().parent
     if folder.is_dir():
         return
@@ -30,10 +30,10 @@ def check_folder_of(path: Path) -> None:
 
 @contextmanager
 def whole_file(path: Path) -> Iterator[IO[bytes]]:
-    """A file to write that replaces `path` when the body is through, and else leaves no trace.
+    """Open a file for writing that replaces `path` if the body succeeds, and is removed otherwise.
 
-    A link is followed. Raises CommandError for what no file can take the place of and where there is no
-    folder for it, and OSError, which names the file, for a full disk.
+    Links are followed. Raises CommandError if `path` is no regular file or its folder does not exist,
+    and OSError, with the file's name, for a full disk.
     """
     place = path.resolve()
     if place.exists() and not place.is_file():
@@ -46,7 +46,7 @@ def whole_file(path: Path) -> Iterator[IO[bytes]]:
     check_folder_of(path)
     draft = place.with_name(f".nsml-{secrets.token_hex(6)}.part")
     try:
-        # As any new file: what others may do with it is the umask's to say.
+        # As any new file: the umask decides the permissions.
         descriptor = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o666)
         with os.fdopen(descriptor, "wb") as file:
             yield file

@@ -1,4 +1,4 @@
-"""completion: scripts for shells, and names from the platform by way of a short-lived cache."""
+"""completion: scripts for shells, and names from the platform with a short-lived cache."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def completion(app: App, context: click.Context, *, shell: str) -> None:
 
 
 def names(app: App, kind: str, incomplete: str) -> list[CompletionItem]:
-    """Names of things of a kind that begin like this; none where nobody answers."""
+    """Return the names of a kind with this prefix; none if the platform does not answer."""
     try:
         known = _known(app)
     except (ClientError, contexts.ContextError, CommandError, OSError):
@@ -58,7 +58,7 @@ def names(app: App, kind: str, incomplete: str) -> list[CompletionItem]:
 
 
 def _known(app: App) -> dict[str, list[str]]:
-    """Names by kind: from the cache when it is seconds old, else from the platform."""
+    """Return names by kind: from the cache if it is seconds old, else from the platform."""
     file = contexts.cache_folder(app.environ) / f"completion-{app.context.name}.json"
     found = _cached(app, file)
     if found is None:
@@ -90,7 +90,7 @@ async def _fetch(client: Client) -> dict[str, list[str]]:
     datasets = [dataset.name for dataset in found]
     datasets += [f"{dataset.name}@{tag}" for dataset in found for tag in dataset.tags]
     nodes = await client.nodes.every()
-    # what nodes have differs little, and each is asked for it
+    # nodes have similar images, and each takes a request
     contained = [node.name for node in nodes if node.isolation == ISOLATION_CONTAINER]
     looked = await each_at_once(contained[:_NODES], client.nodes.get, most=_NODES)
     return {

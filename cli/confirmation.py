@@ -1,4 +1,4 @@
-"""Asking before something is ended, moved or destroyed; the rule itself is in `nsml.view.confirmation`."""
+"""Asks before something is ended, moved or destroyed; the rule itself is in `nsml.view.confirmation`."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ F = TypeVar("F", bound="Callable[..., Any] | click.Command")
 
 
 def confirmed(command: F) -> F:
-    """The options `-y` and `--dry-run` of a command in `nsml.view.confirmation.COMMANDS`."""
+    """Add `-y` and `--dry-run` to a command in `nsml.view.confirmation.COMMANDS`."""
     dry_run = click.option(
         "--dry-run",
         is_flag=True,
@@ -39,8 +39,8 @@ def confirmed(command: F) -> F:
 
 
 def rule_of(name: str) -> Rule:
-    """The rule of a command, by its words after `nsml`."""
-    # Loading the words of all states costs more than parsing a command line.
+    """Return the rule of a command, by its words after `nsml`."""
+    # Imports the words of all states, which costs more than parsing a command line.
     from nsml.view.confirmation import COMMANDS
 
     return COMMANDS[name]
@@ -49,17 +49,17 @@ def rule_of(name: str) -> Rule:
 def go_ahead(
     app: App, plan: Plan, *, flag: str = "-y", expected: int | None = None, aside: str = ""
 ) -> bool:
-    """Whether to do it: False for --dry-run, which lists it instead.
+    """Return whether to proceed: False for --dry-run, which lists the targets instead.
 
     Args:
-        app: whom to ask.
-        plan: what would be done; of several targets, the caller acts on exactly these.
-        flag: the flags to add to the command line where nobody can be asked.
+        app: asks the user.
+        plan: the effect; of several targets, the caller acts on exactly these.
+        flag: the flags to advise if the user cannot be asked.
         expected: the number of targets that the command line confirms, if any.
         aside: a line about the consequences, shown with the question.
 
     Raises:
-        CommandError: no, or nobody is there to ask; USAGE.
+        CommandError: not confirmed, or nobody to ask; USAGE.
     """
     if app.flags.is_dry_run:
         _list_all(app, plan, aside)
@@ -75,7 +75,7 @@ def go_ahead(
 
 
 def _list_all(app: App, plan: Plan, aside: str) -> None:
-    """Names on stdout, one a line, so that a script can take them; the rest beside them."""
+    """Write names to stdout, one a line, for scripts; the rest to stderr."""
     from nsml.common.text import visible
     from nsml.view.confirmation import listed, summary
 
@@ -137,7 +137,7 @@ def confirm_names(
     first: str = "",
     last: str = "",
 ) -> bool:
-    """`go_ahead` for targets that are known by name alone."""
+    """`go_ahead` for targets with names only."""
     from nsml.view.confirmation import Plan, Target
 
     targets = [Target(name) for name in names]

@@ -1,4 +1,4 @@
-"""What a command ends with: exit codes, and the one table from errors to them."""
+"""Exit codes, and the mapping from errors to them."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ class ExitCode(IntEnum):
 
 
 class CommandError(Exception):
-    """A failure of the command line itself, told like those of the platform."""
+    """A failure of the command line itself, shown like the platform's errors."""
 
     def __init__(
         self,
@@ -76,5 +76,5 @@ _CODES: Mapping[type[errors.ClientError], ExitCode] = {
 
 
 def code_of(error: errors.ClientError) -> ExitCode:
-    """The exit code of a platform's error: that of its nearest ancestor in the table."""
+    """Return the exit code of a platform's error: that of its nearest ancestor in the table."""
     return next((_CODES[kind] for kind in type(error).__mro__ if kind in _CODES), ExitCode.FAILED)

@@ -1,4 +1,4 @@
-"""Folders that commands fetch from the platform: their progress, and why one cannot be written."""
+"""Folders fetched from the platform: their progress, and write errors."""
 
 from __future__ import annotations
 
@@ -29,9 +29,9 @@ F = TypeVar("F", bound=Callable[..., Any])
 def fetched(
     app: App, path: Path, fetch: Callable[[Client, Callable[[Transfer], None]], Awaitable[T]]
 ) -> T:
-    """What `fetch` gives, which makes folders in `path`, to which it tells its progress.
+    """Run `fetch`, which makes folders in `path` and reports progress to its argument; return its result.
 
-    Raises CommandError where there is no folder for `path`, and after Ctrl-C: a folder is there whole or not at all.
+    Raises CommandError if the parent of `path` does not exist, and after Ctrl-C: a folder appears only when complete.
     """
     from nsml.common.c_memory import keep_freed_memory
 
@@ -55,7 +55,7 @@ def fetched(
 
 
 def pull_options(function: F) -> F:
-    """What all commands that fetch a folder have: -f and -v, as in NSML."""
+    """Add the options of all commands that fetch a folder: -f and -v, as in NSML."""
     for option in (
         click.option("-v", "--verbose", is_flag=True, help="List the files, with their sizes."),
         click.option(
@@ -70,10 +70,10 @@ def pull_options(function: F) -> F:
 def fetching_to(
     path: Path, target: Path, *, replaces: bool, only: Sequence[str] = ()
 ) -> Iterator[Path]:
-    """Where to fetch to, in place of `path`, so that what is fetched becomes `target`, which is below `path`.
+    """Yield the folder to fetch into, in place of `path`, so that `target`, below `path`, is created.
 
-    An existing target is left alone, or replaced at the end: a fetch that fails leaves it as it was. `only`: if it is there,
-    these paths in it are replaced. Raises CommandError as `target_errors` and `replacing`.
+    An existing target is an error, or with `replaces` is replaced at the end: a failed fetch leaves it unchanged. `only`:
+    if it exists, replace only these paths in it. Raises CommandError as `target_errors` and `replacing`.
     """
     from cli.replacing import replacing
 
@@ -86,7 +86,7 @@ def fetching_to(
 
 
 def tell_files(app: App, folder: Path) -> None:
-    """List what was fetched: sizes and paths, in order."""
+    """List the fetched files: sizes and paths, in order."""
     from nsml.common.text import visible
     from nsml.common.units import size_text
 
@@ -99,7 +99,7 @@ def tell_files(app: App, folder: Path) -> None:
 
 @contextmanager
 def target_errors(target: Path) -> Iterator[None]:
-    """Raises CommandError for a target that is there, or that cannot be written."""
+    """Raise CommandError if the target exists or cannot be written."""
     from nsml.content.errors import TargetExists
 
     try:

@@ -1,4 +1,4 @@
-"""Commands that are imported when used, know the global flags, and suggest what was meant."""
+"""Commands with global flags and suggestions, imported on use."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ if TYPE_CHECKING:
 
 _END = "--"
 _SESSIONS = "SESSION..."
-"""How the argument of commands that take several sessions is shown."""
+"""The metavar of arguments that take several sessions."""
 _ALIKE = 0.7
-"""How much a command or an option must be like a misspelt one: at 0.6 `down` is suggested for `download`, and `--rm` for `--from`."""
+"""Minimum similarity of suggested commands and options: at 0.6 `down` is suggested for `download`, and `--rm` for `--from`."""
 _SAME_VERBS: Mapping[str, Sequence[str]] = {
     **dict.fromkeys(("all", "list", "ls"), ("ls", "get")),
     **dict.fromkeys(("delete", "del", "remove", "prune"), ("rm", "remove")),
@@ -28,7 +28,7 @@ _SAME_VERBS: Mapping[str, Sequence[str]] = {
     **dict.fromkeys(("download", "fetch", "cp"), ("pull",)),
     **dict.fromkeys(("switch", "select"), ("use",)),
 }
-"""Verbs of other programs, and what groups of commands call them here."""
+"""Verbs of other programs, and their counterparts in groups of commands here."""
 _SAME_OPTIONS: Mapping[str, Sequence[str]] = {
     **dict.fromkeys(("--comment", "--job-name", "--name", "--tag", "-J"), ("--memo",)),
     **dict.fromkeys(("--constraint", "--gpu-type"), ("--gpu-model",)),
@@ -50,7 +50,7 @@ HELP_NAMES = {"help_option_names": ["-h", "--help"]}
 
 
 def the_app(context: click.Context) -> App:
-    """The App of a click context."""
+    """Return the App of a click context."""
     found: Any = context.find_object(App)
     if not isinstance(found, App):
         raise TypeError("commands run inside cli.main")
@@ -61,7 +61,7 @@ pass_app = click.make_pass_decorator(App)
 
 
 def set_flag(name: str) -> Callable[[click.Context, click.Parameter, Any], None]:
-    """A callback that notes a flag; one given nearer to the command wins."""
+    """Return a callback that stores a flag; the one nearest to the command wins."""
 
     def note(context: click.Context, _parameter: click.Parameter, value: Any) -> None:
         if value is not None and value is not False and value != ():
@@ -74,12 +74,12 @@ _LONGEST_S = 100 * 365 * 86_400.0
 
 
 class _Duration(click.ParamType[float]):
-    """Seconds. Where a number alone could as well be hours it is refused, for one with any of `units`."""
+    """Seconds. A number alone is refused if it could mean hours; the error suggests it with each of `units`."""
 
     name = "duration"
 
     def __init__(self, units: str = "", *, longest_s: float = 0.0) -> None:
-        """`longest_s`: what the platform takes at most; 0: that differs."""
+        """`longest_s`: the platform's maximum; 0: it varies."""
         self._units = units
         self._longest = duration_text(longest_s) if longest_s else ""
 
@@ -151,7 +151,7 @@ def _option(*names: str, to: Any, **settings: Any) -> click.Option:
 
 
 def global_options() -> list[click.Parameter]:
-    """The flags that every command takes, in front of it or after it."""
+    """Return the flags of every command, accepted before or after it."""
     return [
         _option("--context", to="context", metavar="NAME", help="Use this platform."),
         _option(
@@ -179,7 +179,7 @@ def global_options() -> list[click.Parameter]:
 
 
 def output_options() -> list[click.Parameter]:
-    """The flags of commands that read."""
+    """Return the flags of commands that read."""
     return [
         _option(
             "-o",
@@ -197,7 +197,7 @@ def output_options() -> list[click.Parameter]:
 
 
 def json_flag(command: Callable[..., Any]) -> Callable[..., Any]:
-    """`-j` for a command that has an `-o` of its own."""
+    """Add `-j` to a command with its own `-o`."""
     decorated: Callable[..., Any] = click.option(
         "-j",
         "--json",
@@ -225,7 +225,7 @@ class Command(click.Command):
             self.params = [*self.params, *output_options()]
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        """As click does; an argument at the place of another is told with the line that was meant."""
+        """Parse as click does; errors on misplaced arguments advise the intended line."""
         words = ctx.meta[_WORDS] = [*args]
         try:
             return super().parse_args(ctx, args)
@@ -234,11 +234,11 @@ class Command(click.Command):
                 _add_meant(ctx, words, error)
             raise
         except click.BadOptionUsage as error:
-            error.ctx = error.ctx or ctx  # click does not say of which command the option is
+            error.ctx = error.ctx or ctx  # click does not name the command of the option
             raise
 
     def invoke(self, ctx: click.Context) -> Any:
-        """The same of what only the platform finds out."""
+        """Invoke as click does; errors of the platform get the same advice."""
         try:
             return super().invoke(ctx)
         except Exception as error:
@@ -246,12 +246,12 @@ class Command(click.Command):
             raise
 
     def get_params(self, ctx: click.Context) -> list[click.Parameter]:
-        """Its own options, the global ones, and --help."""
+        """Return its own options, the global ones, and --help."""
         *own, help_option = super().get_params(ctx)
         return [*own, *self._hidden, help_option]
 
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        """Examples first, then its own options; the global ones are a topic of their own."""
+        """Write examples first, then its own options; the global ones have their own topic."""
         with formatter.section("Examples"):
             formatter.write_text("\b\n" + "\n".join(self.examples))
         shown = [item for item in self.get_params(ctx) if item not in self._hidden]
@@ -266,36 +266,36 @@ class Command(click.Command):
 
 
 _WORDS = "nsml.words"
-"""In a context's meta: the words behind the command."""
+"""Key in a context's meta: the words after the command."""
 
 
 def _add_meant(ctx: click.Context, words: Sequence[str], error: Exception) -> None:
-    """Replace the advice of an error by the line that was meant: what it says of a misplaced argument leads astray."""
+    """Replace an error's advice by the intended line, if an argument is misplaced: the original advice would mislead."""
     from cli.exits import ExitCode
     from cli.misplaced import meant
 
     if getattr(error, "code", None) is ExitCode.INTERRUPTED:
-        return  # what to do then does not depend on the arguments
+        return  # the advice for interrupts does not depend on the arguments
     message = getattr(error, "message", "")
     if isinstance(message, str) and message and (line := meant(ctx, words, message)):
         error.advice = line  # type: ignore[attr-defined]  # of click's errors BadValue has it
 
 
 class Typed(NamedTuple):
-    """An option or operand of a command line, and the words that repeat it."""
+    """An option or operand of a command line, and the words to repeat it."""
 
     option: click.Option | None
     words: Sequence[str]
 
 
 class SplitCommand(Command):
-    """A command that passes on every word after `--` untouched.
+    """A command that passes on every word after `--` unchanged.
 
-    `ctx.meta["words"]` are these, None without `--`; `ctx.meta["typed"]` is what stands before, as `Typed`.
+    `ctx.meta["words"]` are these words, None without `--`; `ctx.meta["typed"]` are the ones before, as `Typed`.
     """
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        """Take the words after `--` away before options are looked for."""
+        """Remove the words after `--` before options are parsed."""
         left = iter(args)
         typed = list(_typed(self.get_params(ctx), left))
         is_split = bool(typed) and typed[-1].words == [_END]
@@ -307,10 +307,10 @@ class SplitCommand(Command):
 
 
 class ProgramCommand(Command):
-    """A command whose second argument is a program: as with ssh, its options are those before that word."""
+    """A command whose second argument is a program: as in ssh, options after that word are the program's."""
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        """Put `--` in front of the program, where nothing does yet."""
+        """Insert `--` before the program if it is missing."""
         left = iter(args)
         arguments = 0
         for one in _typed(self.get_params(ctx), left):
@@ -322,10 +322,10 @@ class ProgramCommand(Command):
 
 
 class WrappingCommand(Command):
-    """A command whose first argument is its own, and all that follows of another program, which it runs."""
+    """A command that runs another program: all words after the first argument belong to that program."""
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        """Put `--` behind the first argument: what looks like an option there is none of ours."""
+        """Insert `--` after the first argument: later options are not ours."""
         left = iter(args)
         for one in _typed(self.get_params(ctx), left):
             if one.option is None and one.words != [_END] and not one.words[0].startswith("-"):
@@ -335,7 +335,7 @@ class WrappingCommand(Command):
 
 
 def _typed(params: Iterable[click.Parameter], left: Iterator[str]) -> Iterator[Typed]:
-    """Read a line as click does, up to `--`, which is the last operand then."""
+    """Parse a line as click does, up to `--`, which is then the last operand."""
     options = {
         name: param
         for param in params
@@ -362,7 +362,7 @@ def _typed(params: Iterable[click.Parameter], left: Iterator[str]) -> Iterator[T
 def _short(
     options: Mapping[str, click.Option], letters: str, left: Iterator[str]
 ) -> Iterator[Typed]:
-    """The options of `-fg2`."""
+    """Parse the options of `-fg2`."""
     for at, letter in enumerate(letters, start=1):
         flag = f"-{letter}"
         option = options.get(flag)
@@ -377,7 +377,7 @@ def _with_value(option: click.Option, flag: str, value: str) -> Typed:
 
 
 def long_name(option: click.Option) -> str:
-    """Its `--name`, else what it has."""
+    """Return its `--name`, else its first name."""
     return next((name for name in option.opts if name.startswith("--")), option.opts[0])
 
 
@@ -394,14 +394,14 @@ def command(
 
 
 class Group(click.Group):
-    """A group that suggests the command that was meant, and alone shows its help."""
+    """A group that suggests similar commands, and prints its help if run alone."""
 
     def __init__(self, *args: Any, **kw: Any) -> None:
         kw.setdefault("context_settings", HELP_NAMES)
         super().__init__(*args, **kw)
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        """Nothing at all asks for help: that is no mistake."""
+        """Print the help if there are no arguments; that is no error."""
         try:
             return super().parse_args(ctx, args or ["--help"])
         except click.BadOptionUsage as error:
@@ -411,7 +411,7 @@ class Group(click.Group):
     def resolve_command(
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
-        """The command; a usage error with the nearest names when there is none."""
+        """Return the command; raise a usage error with the nearest names if there is none."""
         name = args[0]
         found = self.get_command(ctx, name)
         if found is None and not ctx.resilient_parsing:
@@ -419,7 +419,7 @@ class Group(click.Group):
         return name, found, args[1:]
 
     def suggested(self, name: str, ctx: click.Context) -> Sequence[str]:
-        """The commands that are perhaps meant by a name that none has."""
+        """Return similar commands for an unknown name."""
         known = self.list_commands(ctx)
         meant = [one for one in _SAME_VERBS.get(name, ()) if one in known]
         return meant[:1] or near(name, known, alike=_ALIKE)
@@ -439,9 +439,9 @@ class NoSuchCommand(click.UsageError):
 
 
 def near(word: str, known: Sequence[str], *, alike: float = 0.6) -> list[str]:
-    """The known words that are most like `word`, the nearest first: of `loss` train/loss, too.
+    """Return the known words most similar to `word`, the nearest first: for `loss` also train/loss.
 
-    `alike`: the least ratio of `difflib`, 0 to 1.
+    `alike`: the minimum ratio of `difflib`, 0 to 1.
     """
     import difflib
 
@@ -451,14 +451,14 @@ def near(word: str, known: Sequence[str], *, alike: float = 0.6) -> list[str]:
 
 
 def to_try(command: str, names: Iterable[str]) -> str:
-    """A line for each name: the command with it, safe to be copied into a shell, whoever chose the name."""
+    """Return a line for each name: the command with it, quoted for a shell, as names are not trusted."""
     from nsml.common.shell import shell_word
 
     return "\n".join(f"{command} {shell_word(one)}" for one in names)
 
 
 class LazyGroup(Group):
-    """A group whose commands are `module:attribute` names until they are used."""
+    """A group whose commands are stored as `module:attribute` until used."""
 
     def __init__(
         self,
@@ -469,7 +469,7 @@ class LazyGroup(Group):
     ) -> None:
         """`sections`: title to {command: (target, one line of help)}.
 
-        `synonyms`: what other programs call commands, to the names here: suggested, never run.
+        `synonyms`: commands of other programs, to the names here: suggested, never run.
         """
         super().__init__(*args, **kw)
         self._sections = sections
@@ -477,15 +477,15 @@ class LazyGroup(Group):
         self._lazy = {name: entry for part in sections.values() for name, entry in part.items()}
 
     def suggested(self, name: str, ctx: click.Context) -> Sequence[str]:
-        """Synonyms first: `squeue` is less like `ps` than like `requeue`."""
+        """Look up synonyms first: `squeue` is more similar to `requeue` than to `ps`."""
         return self._synonyms.get(name) or super().suggested(name, ctx)
 
     def list_commands(self, ctx: click.Context) -> list[str]:
-        """All names, in the order of the help text."""
+        """Return all names, in the order of the help text."""
         return [*self._lazy, *super().list_commands(ctx)]
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
-        """Import the command's module and give the command."""
+        """Import the command's module and return the command."""
         entry = self._lazy.get(cmd_name)
         if entry is None:
             return super().get_command(ctx, cmd_name)
@@ -494,7 +494,7 @@ class LazyGroup(Group):
         return found
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        """The table of commands, from one-line texts: nothing is imported."""
+        """Write the table of commands from one-line texts, without imports."""
         del ctx
         for title, commands in self._sections.items():
             with formatter.section(title):
@@ -502,7 +502,7 @@ class LazyGroup(Group):
 
 
 class BadValue(click.BadParameter):
-    """A value that an option or argument does not take: what, why, and what to try."""
+    """An invalid value of an option or argument: what, why, and what to try."""
 
     def __init__(
         self,
@@ -514,7 +514,7 @@ class BadValue(click.BadParameter):
         advice: str = "",
         nearest: Iterable[object] = (),
     ) -> None:
-        """`nearest`: values that it would take, and that may be meant."""
+        """`nearest`: valid values that may be intended."""
         super().__init__(message, ctx, param)
         self.why = why
         self.nearest = [str(one) for one in nearest]
@@ -522,7 +522,7 @@ class BadValue(click.BadParameter):
 
 
 class Refused(click.Option):
-    """An option that is known only to say why it is not taken: neither shown nor suggested."""
+    """An option that is always refused, with the reason: neither shown nor suggested."""
 
     def __init__(self, *args: Any, **kw: Any) -> None:
         kw.update(hidden=True, expose_value=False)
@@ -530,14 +530,14 @@ class Refused(click.Option):
 
 
 def suggestions(wrong: click.NoSuchOption) -> list[str]:
-    """The options that were perhaps meant, the nearest first."""
+    """Return similar options, the nearest first."""
     if wrong.ctx is None:
         return []
     params = wrong.ctx.command.get_params(wrong.ctx)
     name = wrong.option_name
     if name in {"-a", "--all"} and any(one.metavar == _SESSIONS for one in params):
         return ["'*'"]
-    # Compared without their dashes: else any two short options are alike.
+    # Compared without dashes: else any two short options are similar.
     offered = {
         name.lstrip("-"): name
         for option in params
@@ -550,7 +550,7 @@ def suggestions(wrong: click.NoSuchOption) -> list[str]:
 
 
 def not_there_yet(*flags: str, is_flag: bool = False) -> Callable[[Any], Any]:
-    """Flags that NSML has and this version has not: refused, never ignored."""
+    """Add NSML's flags that are not supported yet: refused, never ignored."""
 
     def refuse(context: click.Context, parameter: click.Parameter, value: Any) -> None:
         if value not in {None, False}:

@@ -1,4 +1,4 @@
-"""What is shown again and again: drawn over at a terminal, else written again when it changed."""
+"""Repeated output: redrawn in place on a terminal, else printed again on change."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ if TYPE_CHECKING:
 
 
 class Redrawn:
-    """Lines as they were shown last; where it draws, the cursor stays below them.
+    """Lines redrawn in place on a terminal, with the cursor below them; else printed on change.
 
     Args:
-        draws: over the lines before; None: where the result is for people, at a terminal.
+        draws: redraw in place; None: if the output is for people, on a terminal.
     """
 
     def __init__(self, app: App, *, draws: bool | None = None) -> None:
@@ -28,12 +28,12 @@ class Redrawn:
         self._tell = app.link_words()
 
     def show(self, lines: Sequence[str]) -> None:
-        """Show these in place of those before, where anything differs; at most as many as there is room for."""
+        """Replace the shown lines if any differs; when redrawn, cut to the terminal's height."""
         self._lines = list(lines)
         self._show()
 
     def link(self, link: Link) -> None:
-        """Show the state of the connection: below the lines where they are drawn, else in words."""
+        """Show the state of the connection: below redrawn lines, else as messages on stderr."""
         if not self.draws:
             self._tell(link)
             return
@@ -61,19 +61,19 @@ class Redrawn:
             lines = [*lines[: rows - 1], f"... {len(lines) - rows + 1} more"]
         if self._lost:
             lines = [*lines, visible(self._lost)]
-        # A line that wrapped would take two, and the next redrawing start too low.
+        # A wrapped line would take two rows, and the next redraw would start too low.
         return [fit_coloured(line, columns) for line in lines]
 
 
 class OpenLines:
-    """The lines at the end of a log that may still change, drawn over; the cursor stays behind the last."""
+    """The last lines of a log that may still change, redrawn in place; the cursor stays after the last."""
 
     def __init__(self, app: App) -> None:
         self._app = app
         self._shown: list[str] = []
 
     def show(self, lines: Sequence[str], style: str) -> None:
-        """Show these in place of those before, cut to the terminal.
+        """Replace the shown lines, cut to the terminal.
 
         `style`: the colour sequences in force before them.
         """
@@ -94,13 +94,13 @@ class OpenLines:
         self._app.stdout.flush()
 
     def clear(self, style: str) -> None:
-        """Make room for lines that stay; `style`: the colour sequences in force before these lines."""
+        """Erase them for permanent lines; `style`: the colour sequences in force before these lines."""
         if self._shown:
             self._erase()
             self._app.stdout.write(style)
 
     def over(self, text: str, style: str) -> str:
-        """`clear` for a text that stays, and return what of it is not on the screen yet."""
+        """`clear` for a permanent text; return the part of it not yet on the screen."""
         if not style and self._shown and _grows(self._shown, [text]):
             done = len(self._shown[0])
             self._shown = []
@@ -109,7 +109,7 @@ class OpenLines:
         return text
 
     def leave(self) -> None:
-        """Keep them on the screen as they are."""
+        """Leave the lines on the screen."""
         if self._shown:
             self._shown = []
             self._app.stdout.write("\n")
@@ -123,6 +123,6 @@ class OpenLines:
 
 
 def _grows(before: Sequence[str], lines: Sequence[str]) -> bool:
-    """Whether a line alone, and without colours, only got more behind it: nothing flickers."""
+    """Return whether a single line without colours was only extended: written without flicker."""
     is_plain = len(before) == len(lines) == 1 and "\x1b" not in before[0] + lines[0]
     return is_plain and lines[0].startswith(before[0])

@@ -1,6 +1,6 @@
-"""`nsml`: finds who answers a command line, and turns what that raises into words and an exit code.
+"""`nsml`: dispatches a command line, and turns exceptions into messages and exit codes.
 
-Nothing heavy is imported here: what a command line needs, its answer brings in.
+Nothing heavy is imported here: commands import their own needs.
 """
 
 from __future__ import annotations
@@ -28,17 +28,17 @@ COMPLETE_VARIABLE = "_NSML_COMPLETE"
 def main() -> None:
     """The program `nsml`."""
     for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
-        # A closed stream is taken for one that leads nowhere, so that no socket gets its number.
+        # A closed stream is replaced by /dev/null, so that no socket gets its number.
         if getattr(sys, name) is None:
             setattr(sys, name, os.fdopen(os.open(os.devnull, os.O_RDWR), mode))
     for stream in (sys.stdout, sys.stderr):
-        # A terminal that cannot show a letter gets a replacement, never a traceback.
+        # Characters that the terminal's encoding lacks are replaced, never a traceback.
         if hasattr(stream, "reconfigure"):
             stream.reconfigure(errors="replace")
-    # Imports make no garbage, and looking for it takes a twentieth of a short command; commands
-    # that run longer have it on again (App.call).
+    # Imports make no garbage, and collection takes a twentieth of a short command; longer
+    # commands turn it on again (App.call).
     gc.disable()
-    # gRPC's own diagnostics would go to stderr beside ours.
+    # gRPC's own diagnostics would mix with ours on stderr.
     os.environ.setdefault("GRPC_VERBOSITY", "NONE")
     poll_in_place()
     bound_resolvers(os.environ)
@@ -47,18 +47,18 @@ def main() -> None:
 
         root.main(prog_name=PROGRAM, obj=App(environ=os.environ))
     code = run(sys.argv[1:], App(environ=os.environ))
-    # Nothing is left to be done: skipping the interpreter's teardown saves a tenth of a command.
+    # Everything is done: skipping the interpreter's teardown saves a tenth of a command.
     sys.stderr.flush()
     os._exit(code)
 
 
 def run(arguments: Sequence[str], app: App) -> int:
-    """Run one command line and give its exit code; never raises, never exits."""
+    """Run one command line and return its exit code; never raises, never exits."""
     app.arguments = tuple(arguments)
     try:
         # click writes its help texts to sys.stdout.
         with contextlib.redirect_stdout(app.stdout):
-            # What a flag sets for one command line, such as its time zone, ends with it.
+            # Settings of one command line, such as its time zone, end with it.
             code = contextvars.copy_context().run(_run, arguments, app)
         app.stdout.flush()
     except BrokenPipeError:
@@ -114,7 +114,7 @@ def _fail(error: Exception, arguments: Sequence[str], app: App) -> int:
 
 
 def _note_format(error: Exception, arguments: Sequence[str], app: App) -> None:
-    """Find the flags of the format in a line that could not be parsed as a whole."""
+    """Apply the format flags of a line that could not be parsed as a whole."""
     import click
 
     if not isinstance(error, click.UsageError):
@@ -133,7 +133,7 @@ def _note_format(error: Exception, arguments: Sequence[str], app: App) -> None:
 
 
 def _close_quietly(stream: IO[str]) -> None:
-    """Keep the interpreter from writing what is left to a reader who is gone."""
+    """Discard the rest of the output, as the reader is gone: else the interpreter writes it at exit."""
     try:
         number = stream.fileno()
     except OSError:

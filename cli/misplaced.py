@@ -1,4 +1,4 @@
-"""Arguments at the places of others, as in `nsml forward 8888 @last`: the command line that was probably meant."""
+"""Misplaced arguments, as in `nsml forward 8888 @last`: finds the intended command line."""
 
 from __future__ import annotations
 
@@ -17,17 +17,17 @@ if TYPE_CHECKING:
 _REFERENCE = re.compile(r"@last|@[1-9]\d*|s[a-z2-7]{16}|(?:[^/\s]+/){0,2}[1-9]\d*")
 _FILTER = re.compile(r"^!?[a-z_]+:\S|[<>=]", re.IGNORECASE)
 _SESSION = "session"
-"""The type of arguments that name one (`cli.arguments.SESSION`)."""
+"""The type name of session arguments (`cli.arguments.SESSION`)."""
 _NO_SESSION = ("does not name a session", "no session ")
 
 
 def meant(context: click.Context, words: Sequence[str], message: str) -> str:
-    """The whole command line with each argument at its place; "" where nothing says that one is not.
+    """Return the command line with each argument in its place; "" if none seems misplaced.
 
     Args:
-        context: that of the command, whose arguments may not have been read yet.
-        words: behind the command.
-        message: that of the error with which the command ended.
+        context: the command's context; its arguments may not be parsed yet.
+        words: the words after the command.
+        message: the message of the command's error.
     """
     arguments = [one for one in context.command.params if isinstance(one, click.Argument)]
     values = {**_read(context, words), **context.params}
@@ -39,7 +39,7 @@ def meant(context: click.Context, words: Sequence[str], message: str) -> str:
         if _is_name_last(name, path, reads=getattr(arguments[1].type, "exists", False)):
             corrected = _swapped(words, name, path)
     elif arguments and arguments[-1].type is click.UNPROCESSED:
-        pass  # words of a program, among which no session is
+        pass  # arguments of a program: none is a session
     elif len(arguments) > 1 and arguments[0].type.name == _SESSION:
         first, *others = (values.get(str(one.name)) for one in arguments)
         if _may_be(arguments[1], str(first), context):
@@ -60,7 +60,7 @@ def _read(context: click.Context, words: Sequence[str]) -> Mapping[str, Any]:
 
 
 def _is_name_last(name: str, path: str, *, reads: bool) -> bool:
-    """Whether a dataset stands behind the path; `reads`: from that path, where the other commands make it."""
+    """Return whether the dataset comes after the path; `reads`: the command reads the path, others create it."""
     if reads:
         return os.path.exists(name) and not os.path.exists(path)  # noqa: PTH110 - any text
     return not _names_dataset(name) and _names_dataset(path)
@@ -79,7 +79,7 @@ def _flat(values: Sequence[Any]) -> list[str]:
 
 
 def _may_be(argument: click.Argument, word: str, context: click.Context) -> bool:
-    """Whether the word can be meant for this argument: one that names a session, and is no mere number, is not."""
+    """Return whether the word can be meant for this argument: not if it names a session and is not just a number."""
     if _names_session(word):
         return False
     try:
@@ -90,14 +90,14 @@ def _may_be(argument: click.Argument, word: str, context: click.Context) -> bool
 
 
 def _names_session(word: str) -> bool:
-    """Whether it is a reference that can hardly be anything else, as a number can: a port, a checkpoint, code."""
+    """Return whether it is clearly a session reference: a number may also be a port, a checkpoint, code."""
     return _REFERENCE.fullmatch(word) is not None and not word.isdecimal()
 
 
 def _session_first(
     words: Sequence[str], first: str, others: Sequence[str], message: str
 ) -> list[str]:
-    """With the session before what was taken for it."""
+    """Return the words with the session moved to the first argument."""
     session = next(filter(_names_session, others), None)
     is_first_wrong = repr(first) in message and any(text in message for text in _NO_SESSION)
     is_other_wrong = session is not None and repr(session) in message
@@ -116,7 +116,7 @@ def _swapped(words: Sequence[str], one: str, other: str) -> list[str]:
 
 
 def _as_filter(context: click.Context, words: Sequence[str], message: str) -> str:
-    """The command on what `nsml ps` finds, where a filter such as `memo:sweep` was taken for a session."""
+    """Return the command on the output of `nsml ps`, if a filter such as `memo:sweep` was given as a session."""
     takes_several = any(one.name == "references" for one in context.command.params)
     if not takes_several or not any(text in message for text in _NO_SESSION):
         return ""
@@ -129,7 +129,7 @@ def _as_filter(context: click.Context, words: Sequence[str], message: str) -> st
 
 
 def _as_option(command: click.Command, words: Sequence[str], message: str) -> list[str]:
-    """With -m before a metric that was taken for a further session."""
+    """Return the words with -m before a metric given as a session."""
     options = [one for one in command.params if isinstance(one, click.Option)]
     option = next((one for one in options if one.name == "metrics"), None)
     if option is None:

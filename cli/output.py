@@ -1,4 +1,4 @@
-"""Results in every format: tables for people, raw values for programs. Only this goes to stdout."""
+"""Results in every format: tables for people, raw values for programs. The only output on stdout."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 SCHEMA_VERSION = 1
 COLOURS = ("cyan", "yellow", "green", "magenta", "blue", "red")
-"""Of things that are shown together, in their order."""
+"""Colours of things shown together, in their order."""
 
 
 def write_list(
@@ -32,9 +32,9 @@ def write_list(
 ) -> None:
     """Write resources in the chosen format.
 
-    `name` is the field that `-o name` shows; `none` is told to people instead of an empty table;
-    `blank` stands for a resource where there is none, so that a wrong --fields is told all the same;
-    `beside` is what JSON and YAML, which hold one document, say beside the items.
+    `name` is the field for `-o name`; `none` is the message to people instead of an empty table;
+    `blank` is an example record if there are no items, so that a wrong --fields is still an error;
+    `beside` is added next to the items in JSON and YAML, which are one document.
     """
     if app.is_for_people:
         table = rendered(app, items, columns)
@@ -95,22 +95,22 @@ def write_one(
 
 
 def _write_name(app: App, name: str) -> None:
-    """Exact for programs; a person sees what is no text instead of having it act."""
+    """Write the exact name for programs; on a terminal control sequences are made visible."""
     app.write(visible(name) if app.stdout.isatty() else name)
 
 
 def write_line(app: App, record: Mapping[str, Any]) -> None:
-    """One record as one line of JSON."""
+    """Write one record as one line of JSON."""
     app.write(to_json({"schema_version": SCHEMA_VERSION, **_narrow(app, record)}))
 
 
 def table_lines(app: App, items: Sequence[T], columns: Sequence[Column[T]]) -> Sequence[str]:
-    """The lines of a table as the flags want it."""
+    """Return the lines of a table, following the flags."""
     return rendered(app, items, columns).lines
 
 
 def rendered(app: App, items: Sequence[T], columns: Sequence[Column[T]]) -> Rendered:
-    """A table as the flags want it, and what of it a terminal has no room for."""
+    """Render a table, following the flags; also reports columns that do not fit the terminal."""
     try:
         chosen = pick(columns, app.flags.fields, wide=app.format is Format.WIDE, items=items)
     except KeyError as error:
@@ -127,9 +127,9 @@ def rendered(app: App, items: Sequence[T], columns: Sequence[Column[T]]) -> Rend
 
 
 def to_json(value: Any) -> str:
-    """Strict JSON on one line: NaN and infinities, which JSON has not, as strings.
+    """Return strict JSON on one line: NaN and infinities, not valid in JSON, as strings.
 
-    Readable in every script, but what a terminal would obey is escaped: the value is the same.
+    Text of any script stays readable, control characters are escaped: the value is the same.
     """
     import json
 
@@ -148,7 +148,7 @@ def _finite(value: Any) -> Any:
 
 
 def to_yaml(value: Any, indent: int = 0) -> list[str]:
-    """Block YAML whose scalars are JSON, which every YAML reader takes."""
+    """Return block YAML whose scalars are JSON, valid for every YAML reader."""
     space = " " * indent
     if isinstance(value, dict) and value:
         lines = []
@@ -188,7 +188,7 @@ def _write_csv(app: App, records: Sequence[Mapping[str, Any]]) -> None:
 
 
 def _flat(record: Mapping[str, Any], before: str = "") -> dict[str, Any]:
-    """A record whose objects are columns of their own: `limits.shm_bytes`."""
+    """Flatten a record: objects become columns such as `limits.shm_bytes`."""
     found: dict[str, Any] = {}
     for key, value in record.items():
         if isinstance(value, dict):
@@ -199,13 +199,13 @@ def _flat(record: Mapping[str, Any], before: str = "") -> dict[str, Any]:
 
 
 def _csv_columns(record: Mapping[str, Any], rows: Sequence[Mapping[str, Any]]) -> list[str]:
-    """All columns of the rows, in the order of the record's fields; one of which no row says anything stays."""
+    """Return all columns of the rows, in the order of the record's fields; columns without values are kept."""
     found: dict[str, dict[str, None]] = {key: {} for key in record}
     for row in rows:
         for column in row:
             key = column if column in found else column.partition(".")[0]
             found[key][column] = None
-    # What is an object in some rows is nothing in the others.
+    # An object in some rows is empty in the others.
     return [
         column
         for key, columns in found.items()
@@ -214,7 +214,7 @@ def _csv_columns(record: Mapping[str, Any], rows: Sequence[Mapping[str, Any]]) -
 
 
 def _csv_cell(value: Any) -> str:
-    """A list as words for a shell; of one of records, which JSON has, how many there are."""
+    """Return a list quoted for a shell; for lists of records, in full only in JSON, the count."""
     if value is None:
         return ""
     if isinstance(value, bool):
@@ -227,7 +227,7 @@ def _csv_cell(value: Any) -> str:
 
 
 def _narrow(app: App, record: Mapping[str, Any]) -> dict[str, Any]:
-    """The record with only the fields that were asked for."""
+    """Return the record with only the fields of --fields."""
     if not app.flags.fields:
         return dict(record)
     for field in app.flags.fields:

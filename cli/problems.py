@@ -1,4 +1,4 @@
-"""Errors as users see them: what, why, and what to try; or one JSON object."""
+"""Errors for users: what, why, and what to try; or one JSON object."""
 
 from __future__ import annotations
 
@@ -23,24 +23,24 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
 _CONTINUED = " " * 7
-"""In front of further lines: as wide as `error: ` and `  why: `."""
+"""Indent of further lines: as wide as `error: ` and `  why: `."""
 EXPECTED = (
     *(ClientError, ContentError, ContextError, CommandError, click.ClickException, OSError),
     UnicodeEncodeError,
 )
-"""What a command may end with; anything else is a defect."""
+"""Expected errors of a command; anything else is a defect."""
 
 _UNEXPECTED = "unexpected argument: "
 _QUOTED = re.compile("'([^']*)' is not one of ")
-"""How click begins to say that a word is no choice."""
+"""The beginning of click's error for an invalid choice."""
 _LONGEST_SHOWN = 80
 _BYTE = re.compile("[\udc80-\udcff]")
-"""A byte that is not UTF-8, as Python reads it from the command line and the environment."""
+"""A byte that is not UTF-8, as Python decodes it from the command line and the environment."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Problem:
-    """One failure, ready to be shown."""
+    """One failure, ready to be printed."""
 
     code: ExitCode
     reason: str
@@ -52,7 +52,7 @@ class Problem:
 
 
 def problem_of(error: BaseException) -> Problem:
-    """How an expected error is told; see EXPECTED."""
+    """Convert an expected error; see EXPECTED."""
     match error:
         case ClientError():
             return _platform_problem(error)
@@ -141,7 +141,7 @@ def _usage_problem(error: click.ClickException) -> Problem:
 
 
 def _instead(error: click.BadParameter, path: str) -> list[str]:
-    """The command with each value that may be meant."""
+    """Return the command with each nearest value."""
     if not isinstance(error.param, (click.Option, click.Argument)):
         return []
     if isinstance(error, BadValue):
@@ -158,14 +158,14 @@ def _instead(error: click.BadParameter, path: str) -> list[str]:
 
 
 def _moved_behind(context: click.Context) -> str:
-    """`nsml run train.py -- --lr 0.1` for `nsml run train.py --lr 0.1`; "" where that cannot be known."""
+    """Return `nsml run train.py -- --lr 0.1` for `nsml run train.py --lr 0.1`; "" if ambiguous."""
     from cli.sessions.program_words import corrected
 
     return corrected(context.meta.get("typed") or (), context.meta.get("words") or ())
 
 
 def _completed(error: click.MissingParameter, path: str) -> list[str]:
-    """The command with the missing argument: complete where it takes sessions alone, else as its help shows it."""
+    """Return the command with the missing argument: complete if it takes sessions alone, else its help's example."""
     own = error.ctx.command if error.ctx is not None else None
     if error.ctx is None or not isinstance(own, Command):
         return []
@@ -196,9 +196,9 @@ def _system_problem(error: OSError) -> Problem:
 
 
 def _encoding_problem(error: UnicodeEncodeError) -> Problem:
-    """Of a word of the command line that no message can hold; values of variables are refused before, unseen."""
+    """Convert the error for a command-line word that is not UTF-8; values of variables are refused earlier, unshown."""
     shown = _BYTE.sub(lambda found: f"\\x{ord(found[0]) - 0xDC00:02x}", error.object)
-    if shown == error.object:  # not as `os.fsdecode` reads what is typed
+    if shown == error.object:  # not a byte decoded by `os.fsdecode`
         return defect(error)
     return Problem(
         code=ExitCode.USAGE,
@@ -210,7 +210,7 @@ def _encoding_problem(error: UnicodeEncodeError) -> Problem:
 
 
 def _is_nowhere() -> bool:
-    """Whether the working folder was removed."""
+    """Return whether the working folder was removed."""
     try:
         Path.cwd()
     except OSError:
@@ -219,7 +219,7 @@ def _is_nowhere() -> bool:
 
 
 def _usage_why(error: click.ClickException) -> str:
-    """All arguments, in their order, of a command that lacks one of several."""
+    """Return all arguments in order, if one of several is missing, else ""."""
     match error:
         case click.MissingParameter(param=click.Argument(), ctx=click.Context() as context):
             own = context.command.get_params(context)
@@ -230,7 +230,7 @@ def _usage_why(error: click.ClickException) -> str:
 
 
 def _usage_message(error: click.ClickException) -> str:
-    """What is wrong with the command line: `--env: ...` for a value of an option or argument."""
+    """Return the error of the command line: `--env: ...` for a value of an option or argument."""
     match error:
         case click.MissingParameter(param=click.Argument() as argument, ctx=click.Context() as ctx):
             return f"missing argument: {argument.make_metavar(ctx)}"
@@ -247,7 +247,7 @@ def _usage_message(error: click.ClickException) -> str:
 
 
 def _option_message(error: click.BadOptionUsage, context: click.Context) -> str:
-    """`-d needs a value: DATASET`, or that the option takes none."""
+    """Return `-d needs a value: DATASET`, or that the option takes none."""
     options = [one for one in context.command.get_params(context) if isinstance(one, click.Option)]
     name = error.option_name
     found = next((one for one in options if name in (*one.opts, *one.secondary_opts)), None)
@@ -259,13 +259,13 @@ def _option_message(error: click.BadOptionUsage, context: click.Context) -> str:
 
 
 def _reason(error: BaseException) -> str:
-    """TARGET_EXISTS of TargetExists."""
+    """Return TARGET_EXISTS for TargetExists."""
     name = type(error).__name__
     return "".join(f"_{c}" if c.isupper() and i else c for i, c in enumerate(name)).upper()
 
 
 def tell(app: App, problem: Problem) -> None:
-    """Write the problem to stderr, for programs where the output is; in words where no format is known."""
+    """Write the problem to stderr: as JSON if the output is JSON or JSONL; as text if the format is invalid."""
     try:
         is_for_programs = app.format in {Format.JSON, Format.JSONL}
     except (CommandError, ContextError):
@@ -280,10 +280,10 @@ def tell(app: App, problem: Problem) -> None:
 
 
 def _lines(problem: Problem) -> list[str]:
-    """The problem for people."""
+    """Return the lines for people."""
     first, *rest = problem.message.splitlines() or [problem.reason]
     out = [f"error: {visible(first)}"]
-    # Below the words of the first line: none of them passes for a line of ours.
+    # Indented below the first line, so that none looks like a line of ours.
     out += [f"{_CONTINUED}{visible(line)}" for line in rest]
     for number, line in enumerate(problem.why.splitlines()):
         out.append(f"  why: {visible(line)}" if not number else f"{_CONTINUED}{visible(line)}")
@@ -295,7 +295,7 @@ def _lines(problem: Problem) -> list[str]:
 
 
 def _json(problem: Problem) -> str:
-    """The problem for programs: one line."""
+    """Return the JSON line for programs."""
     error: dict[str, Any] = {
         "code": int(problem.code),
         "reason": problem.reason,
@@ -311,7 +311,7 @@ def _json(problem: Problem) -> str:
 
 
 def defect(error: BaseException) -> Problem:
-    """How an error that nobody expected is told."""
+    """Convert an unexpected error."""
     return Problem(
         code=ExitCode.FAILED,
         reason="DEFECT",

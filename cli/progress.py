@@ -19,10 +19,10 @@ _SHORT_S = 1.0
 
 
 class Progress:
-    """One transfer's progress. `update` may be called from another thread."""
+    """Progress of one transfer. `update` may be called from another thread."""
 
     def __init__(self, app: App, label: str, *, words: Callable[[int], str] = size_text) -> None:
-        """`words`: the total as people read it; bytes unless said."""
+        """`words`: formats the total; bytes by default."""
         self._app = app
         self._label = label
         self._words = words
@@ -32,14 +32,14 @@ class Progress:
         self._is_drawn = False
 
     def update(self, done: int, total: int) -> None:
-        """So many bytes, or whatever `words` counts, of so many."""
+        """Update to `done` of `total`, in bytes or the unit of `words`."""
         if self._app.is_quiet or not total:
             return
         if self._app.has_live_progress:
             self._draw(done, total)
             return
         tenth = done * 10 // total
-        # What is over in a moment needs no lines.
+        # Short transfers need no lines.
         is_short = self._app.clock.monotonic() - self._began_at < _SHORT_S
         if tenth > self._tenth and not is_short:
             self._app.say(f"{self._label} {tenth * 10}% of {self._words(total)}")
@@ -51,7 +51,7 @@ class Progress:
             return
         self._drawn_at = now
         words = f"{done * 100 // total:3}% of {self._words(total)}"
-        # A line that is as wide as the terminal would be two, of which only the last is taken away.
+        # A line as wide as the terminal may wrap, and only its last row would be erased.
         room = (self._app.error_room or _LONGEST) - 1
         cells = min(_BAR, room - width(self._label) - width(words) - 2)
         line = self._label
@@ -63,7 +63,7 @@ class Progress:
         self._is_drawn = True
 
     def close(self) -> None:
-        """Take the line away."""
+        """Erase the line."""
         if self._is_drawn:
             self._app.stderr.write("\r\x1b[K")
             self._app.stderr.flush()

@@ -1,4 +1,4 @@
-"""A fetched folder in place of the one that is there: at each moment the old one or the new one has the name."""
+"""Replaces a folder by a fetched one: at each moment the name belongs to the old or the new one."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ _Identity = tuple[int, int]
 
 
 class _Change(NamedTuple):
-    """What was fetched, whose place it takes, and where the old is put where names cannot be exchanged.
+    """A fetched path, its target, and the spare path for the old one if names cannot be exchanged.
 
-    `before`: the device and inode of what has the name at first; None: nothing has it.
+    `before`: the device and inode of the target at first; None: it did not exist.
     """
 
     new: Path
@@ -44,12 +44,12 @@ def _identity(place: Path) -> _Identity | None:
 
 @contextmanager
 def replacing(path: Path, target: Path, only: Sequence[str] = ()) -> Iterator[Path]:
-    """Where to fetch to, in place of `path`, so that it replaces the folder `target`, which is below `path`, when the body is through.
+    """Yield the folder to fetch into, in place of `path`; when the body succeeds, the folder `target`, below `path`, is replaced.
 
-    That is beside the target, on its file system. `only`: these files and folders of it alone, as the texts of paths: all
-    else stays. Whatever is raised, and whenever, leaves what was there; a second interrupt, while that is put back, leaves
-    the rest of it in a folder beside the target. Raises CommandError for a target that is no folder, and for what cannot
-    take the place of another in it, and OSError.
+    It is beside the target, on the same file system. `only`: replace only these files and folders in it, as path texts.
+    On any exception, at any time, the old state is restored; a second interrupt during the restore leaves
+    the rest of it in a folder beside the target. Raises CommandError for a target that is no folder, and for a path that
+    cannot be replaced in it, and OSError.
     """
     _refuse_unless_folder(target)
     staging = Path(tempfile.mkdtemp(prefix=".nsml-", dir=target.parent))
@@ -88,13 +88,13 @@ def _refused(place: Path, kind: str, why: str) -> CommandError:
 
 
 def _parts(staging: Path, fetched: Path, target: Path, only: Sequence[str]) -> list[_Change]:
-    """What is to be changed of `target`, of which nothing is changed yet. Raises CommandError."""
+    """Return the changes of `target`, without changing it. Raises CommandError."""
     from nsml.content.errors import PathRefused
     from nsml.content.paths import native_parts
 
     wanted = set()
     for one in only:
-        with suppress(PathRefused):  # no file has it: the caller tells so
+        with suppress(PathRefused):  # no such file: the caller reports it
             wanted.add(native_parts(one))
     tops = sorted(one for one in wanted if not any(one[:n] in wanted for n in range(1, len(one))))
     changes = []
@@ -119,7 +119,7 @@ def _refuse_other_kind(place: Path, *, is_folder: bool) -> None:
 
 
 def _carry_out(changes: Sequence[_Change]) -> None:
-    """All of them, or none: what is done is undone where one fails."""
+    """Make all changes or none: on failure the changes so far are undone."""
     begun: list[_Change] = []
     try:
         for one in changes:
@@ -137,7 +137,7 @@ def _carry_out(changes: Sequence[_Change]) -> None:
 
 
 def _undo(one: _Change) -> None:
-    """Give the name back to what had it; nothing where that has it. Raises OSError."""
+    """Restore the old file under its name, unless it is there. Raises OSError."""
     if _identity(one.target) == one.before:
         return
     if one.before is None:
@@ -149,7 +149,7 @@ def _undo(one: _Change) -> None:
 
 
 def _swap(one: _Change) -> None:
-    """Put the new in place of the old. Raises OSError, after which the old is in its place."""
+    """Replace the old by the new. Raises OSError, with the old in its place."""
     if _exchanged(one.new, one.target):
         return
     try:
@@ -166,7 +166,7 @@ def _give_back(one: _Change) -> None:
 
 
 def _exchanged(one: Path, other: Path) -> bool:
-    """Exchange two names in one step; False where this system, or this file system, cannot. Raises OSError."""
+    """Exchange two names in one step; False if this system or file system cannot. Raises OSError."""
     import ctypes
 
     try:
@@ -182,7 +182,7 @@ def _exchanged(one: Path, other: Path) -> bool:
 
 
 def _clear(staging: Path, changes: Sequence[_Change], *, is_done: bool) -> None:
-    """Remove what is staged; nothing of it where something old is there that did not get its name back."""
+    """Remove the staging folder; keep it all if an old file in it did not get its name back."""
     from nsml._rights import remove_tree
 
     for one in changes:

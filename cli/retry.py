@@ -1,4 +1,4 @@
-"""Trying again while a platform answers that a part of it is away, and that this passes."""
+"""Retries while the platform reports a temporary failure of a part."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ T = TypeVar("T")
 
 DEFAULT_S: Final = 120.0
 CALL_S: Final = 30.0
-"""For a call that only reads, or stops something."""
+"""For a call that only reads, or stops something, in seconds."""
 _LEAST_S: Final = 0.1
 
 
 class Console(Protocol):
-    """Where a command says what it waits for: `cli.app.App`."""
+    """Output of retry messages: `cli.app.App`."""
 
     @property
     def clock(self) -> Clock:
@@ -31,17 +31,17 @@ class Console(Protocol):
 
     @property
     def stderr(self) -> IO[str]:
-        """For words beside the result."""
+        """For messages beside the result."""
         ...
 
     @property
     def has_live_progress(self) -> bool:
-        """Whether a line is drawn that changes."""
+        """Whether a line is redrawn in place."""
         ...
 
     @property
     def is_quiet(self) -> bool:
-        """Whether nothing is said beside the result."""
+        """Whether only results and errors are printed."""
         ...
 
     def say(self, text: str) -> None:
@@ -52,13 +52,13 @@ class Console(Protocol):
 async def patiently(
     console: Console, attempt: Callable[[], Awaitable[T]], *, patience_s: float
 ) -> T:
-    """What `attempt` gives, tried again for so long while the platform says when to come again.
+    """Return the result of `attempt`, retried for `patience_s` seconds while the platform reports when to retry.
 
-    Each try has to be safe after one whose answer was lost. Where nobody answers at all nothing is
-    repeated: there is no telling that it passes.
+    Each retry has to be safe after a lost answer. If nothing answers at all there are no
+    retries: the failure may be permanent.
 
     Raises:
-        Unavailable: it has not passed within that time.
+        Unavailable: it still fails after that time.
     """
     patience = Patience(console, patience_s)
     try:
@@ -72,7 +72,7 @@ async def patiently(
 
 
 class Patience:
-    """How long is waited, and why nothing happens: on a terminal one line that counts down, else once a reason."""
+    """The retry time, and the reason for waiting: on a terminal a countdown on one line, else a line per reason."""
 
     def __init__(self, console: Console, patience_s: float = CALL_S) -> None:
         self._console = console
@@ -82,9 +82,9 @@ class Patience:
         self._is_drawn = False
 
     async def wait(self, error: Unavailable) -> None:
-        """Wait as long as the platform said; raises the error where it did not, or for no longer.
+        """Wait as long as the platform asked; raises the error if it did not ask, or the time is over.
 
-        While the platform works for the call there is no limit.
+        There is no limit while the platform works for the call.
         """
         if isinstance(error, StillWorking):
             await self._wait_for_work(error)
@@ -115,7 +115,7 @@ class Patience:
         )
 
     def _write(self, reason: str, live: str, line: str) -> None:
-        """Draw what changes, or say a line once for each reason."""
+        """Redraw the live line, or print a line once for each reason."""
         if self._console.is_quiet:
             return
         if self._console.has_live_progress:
@@ -127,7 +127,7 @@ class Patience:
             self._console.say(line)
 
     def close(self) -> None:
-        """Take the line away."""
+        """Erase the line."""
         if self._is_drawn:
             self._console.stderr.write("\r\x1b[K")
             self._console.stderr.flush()

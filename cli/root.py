@@ -1,4 +1,4 @@
-"""The tree of commands: which there are, and where each is."""
+"""The tree of commands and their modules."""
 
 from __future__ import annotations
 
@@ -175,7 +175,7 @@ SYNONYMS: Mapping[str, Sequence[str]] = {
     **dict.fromkeys(("df", "disk", "du", "quota", "usage"), ("storage",)),
     **dict.fromkeys(("settings",), ("config",)),
 }
-"""Commands of Slurm and of others, and what they are called here."""
+"""Commands of Slurm and others, and their counterparts here."""
 
 
 def _root() -> LazyGroup:

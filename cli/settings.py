@@ -1,4 +1,4 @@
-"""config: what is kept in config.toml."""
+"""config: the settings in config.toml."""
 
 from __future__ import annotations
 

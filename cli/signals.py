@@ -15,14 +15,14 @@ _ENDING: Final = (signal.SIGTERM, signal.SIGHUP)
 
 @contextmanager
 def ended_as_by_ctrl_c() -> Iterator[None]:
-    """Have SIGTERM and SIGHUP do within what Ctrl-C does. One that is ignored, as under nohup, stays so."""
+    """Handle SIGTERM and SIGHUP like Ctrl-C inside the block. Ignored signals, as under nohup, stay ignored."""
     taken = [one for one in _ENDING if signal.getsignal(one) == signal.SIG_DFL]
 
     def interrupt(_number: int, _frame: FrameType | None) -> None:
-        # A terminal that closes may send several: what the first one began is done.
+        # A closing terminal may send several: the cleanup of the first is not interrupted.
         for one in taken:
             signal.signal(one, signal.SIG_IGN)
-        if not callable(signal.getsignal(signal.SIGINT)):  # of a script's background jobs
+        if not callable(signal.getsignal(signal.SIGINT)):  # ignored in a script's background jobs
             raise KeyboardInterrupt
         signal.raise_signal(signal.SIGINT)
 

@@ -1,4 +1,4 @@
-"""help, version: what the commands share, in words."""
+"""help, version: topics and versions."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from nsml.v1.nodes_pb2 import GetClusterResponse, Node
 
 _ANSWERS_WITHIN_S = 2.0
-"""Of a platform whose version is asked for beside this program's."""
+"""Timeout for the platform's version, shown beside this program's, in seconds."""
 
 REFERENCES = """\
 How to name a session
@@ -132,7 +132,7 @@ def _exit_codes() -> str:
 
     from cli import exits
 
-    # The docstring under each member, which Python does not keep.
+    # The docstring under each member, not stored by Python.
     tree = ast.parse(inspect.getsource(exits))
     body = next(n for n in tree.body if isinstance(n, ast.ClassDef) and n.name == "ExitCode").body
     texts: dict[str, str] = {}
@@ -252,7 +252,7 @@ def version(app: App, *, server: bool) -> None:
 async def _asked(
     client: Client, within_s: float | None
 ) -> tuple[GetClusterResponse, Sequence[Node]]:
-    """The control planes and the nodes of the platform; CommandError after `within_s`."""
+    """Return the control planes and the nodes of the platform; CommandError after `within_s` seconds."""
     import asyncio
 
     try:
