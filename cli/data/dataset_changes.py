@@ -1,4 +1,4 @@
-"""dataset: who sees it, what is said of it, tags of its versions, and what undoes a removal."""
+"""dataset: visibility, description, tags of versions, and restoring removed versions."""
 
 from __future__ import annotations
 
@@ -153,9 +153,9 @@ def restore(app: App, *, name: str) -> None:
 
 
 def _all_versions(text: str, verb: str, *words: str) -> str:
-    """The name of a dataset; CommandError where a version is named, for what is of all of them.
+    """Return the name of a dataset; CommandError if it names one version, for commands on all of them.
 
-    `verb`, `words`: of the command, which is advised with the name alone.
+    `verb`, `words`: the command's, advised with the name alone.
     """
     name = split_dataset(text)
     if name.version or name.tag:

@@ -1,4 +1,4 @@
-"""dataset lineage: what led to a version, session by session."""
+"""dataset lineage: the sources of a version, session by session."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from nsml.view.dataset_lineage import Lineage
 
 _MOST: Final = 500
-"""Versions that are looked at."""
+"""Most versions read."""
 
 
 @command(
@@ -43,7 +43,7 @@ def lineage(app: App, *, name: str) -> None:
 
 
 async def _traced(client: Client, name: str) -> Lineage:
-    """All that led to a version, those nearest to it first, each asked for once."""
+    """Trace all sources of a version, the nearest first, each requested once."""
     from nsml.client.errors import InvalidRequest, NotFound
     from nsml.view.dataset_lineage import Lineage, sources
     from nsml.view.datasets import reference

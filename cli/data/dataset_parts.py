@@ -1,4 +1,4 @@
-"""dataset: who reads its parts, as `push` and `share` are told, and NSML's layout."""
+"""dataset: access to its parts, for `push` and `share`, and NSML's layout."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ if TYPE_CHECKING:
 F = TypeVar("F", bound="Callable[..., Any]")
 
 TEST_FOLDERS: Final = ("test", "test/test_label", "test_submit", "test_submit/test_label")
-"""What NSML hides from training. Labels are parts of their own: what predicts reads the rest of the folder."""
+"""Folders that NSML hides from training. Labels are separate parts: prediction reads the rest of the folder."""
 
 
 def part_options(*, can_open: bool = False) -> Callable[[F], F]:
-    """`parts`: who is to read which parts, a path and its access each; `can_open`: with --show."""
+    """Add the flags of `parts`: a mapping of paths to their access; `can_open`: with --show."""
 
     def note(context: click.Context, parameter: click.Parameter, paths: tuple[str, ...]) -> None:
         parts: dict[str, str] = context.params.setdefault("parts", {})
@@ -53,13 +53,13 @@ def part_options(*, can_open: bool = False) -> Callable[[F], F]:
 
 
 def part_path(text: str) -> str:
-    """A path in a dataset as it is typed: `./test/` is test."""
+    """Normalize a typed path in a dataset: `./test/` is test."""
     path = path_text(text)
     return normpath(path) if path else path
 
 
 def part_messages(parts: dict[str, str]) -> list[DatasetPart]:
-    """For a request."""
+    """Convert parts for a request."""
     from nsml.v1 import datasets_pb2 as pb
 
     access = {
@@ -71,7 +71,7 @@ def part_messages(parts: dict[str, str]) -> list[DatasetPart]:
 
 
 def check_parts(parts: Collection[str], files: Iterable[str]) -> None:
-    """Raise CommandError for a part without files, before any is sent."""
+    """Raise CommandError for a part without files, before any is uploaded."""
     left = set(parts)
     for file in files:
         while file and left:
@@ -87,7 +87,7 @@ def check_parts(parts: Collection[str], files: Iterable[str]) -> None:
 
 
 def hidden_parts(found: Dataset, below: Collection[str] = ()) -> list[str]:
-    """The parts that the caller may not read; `below`: those with something of these files and folders."""
+    """Return the parts hidden from the caller; `below`: only those that overlap these files and folders."""
     hidden = [one.path for one in found.parts if not one.digest]
     return [
         part
@@ -100,7 +100,7 @@ def hidden_parts(found: Dataset, below: Collection[str] = ()) -> list[str]:
 
 
 def test_folders(files: Collection[str]) -> list[str]:
-    """Those of NSML's folders that a dataset has."""
+    """Return NSML's folders that the dataset has."""
     return [
         folder
         for folder in TEST_FOLDERS

@@ -1,4 +1,4 @@
-"""dataset rm: datasets and versions of them, by names and globs."""
+"""dataset rm: removes datasets and versions, by names and globs."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 
 class _Chosen(NamedTuple):
-    """What is to be removed: a dataset with all its versions (0), or one of them."""
+    """A target of the removal: a dataset with all its versions (0), or one version."""
 
     full: str
     version: int
@@ -88,7 +88,7 @@ def rm(app: App, *, names: tuple[str, ...]) -> int:
 
 
 async def _chosen(client: Client, user: str, names: Iterable[str]) -> list[_Chosen]:
-    """Each once, and no version of a dataset that is removed as a whole. Raises CommandError for a glob that fits nothing."""
+    """Return each target once, without versions of datasets removed as a whole. Raises CommandError for a glob without matches."""
     found: dict[str, _Chosen] = {}
     for name in names:
         for plain in await _fitting(client, user, name) if is_glob(name) else [name]:
@@ -154,7 +154,7 @@ def _write(app: App, done: Sequence[_Done], *, is_list: bool) -> None:
 
 
 def _tell(app: App, failures: Collection[ClientError], *, is_part: bool) -> int:
-    """The exit code, after telling what was not removed."""
+    """Print the failures and return the exit code."""
     from cli.problems import problem_of, tell
 
     code: int = ExitCode.OK
@@ -181,7 +181,7 @@ def _lines(done: _Done, now: float) -> list[str]:
 
 
 def _named(use: DatasetUse, live: int) -> str:
-    """The names of so many live sessions, as far as they are known; "" where none is."""
+    """Return names of the live sessions, `live` in number, as far as known; "" if none is."""
     if not use.names:
         return ""
     if live != use.live_sessions:
@@ -209,7 +209,7 @@ def _until(answer: RemoveDatasetResponse) -> float | None:
 
 
 def _known_by(chosen: _Chosen) -> str:
-    """What names it, or uses it, in parentheses; "" for nothing."""
+    """Return its tags and its use, in parentheses; "" if none."""
     from nsml.view.datasets import uses_text
 
     tags, use = chosen.found.dataset.tags if chosen.version else (), chosen.found.use
@@ -220,5 +220,5 @@ def _known_by(chosen: _Chosen) -> str:
 
 
 def _detail(chosen: _Chosen) -> str:
-    """What is said of one of several."""
+    """Describe one of several targets."""
     return " ".join(filter(None, ["" if chosen.version else "all versions", _known_by(chosen)]))

@@ -1,4 +1,4 @@
-"""dataset: its versions, what differs between two, and what may be found by words."""
+"""dataset: search, versions, and differences between two versions."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 _GLOB: Final = frozenset("*?[")
 _LISTED: Final = 1_000
-"""Files that `diff` lists unless it is told otherwise."""
+"""Default limit of the files listed by `diff`."""
 
 
 @command(
@@ -92,7 +92,7 @@ def versions(app: App, *, name: str, removed: bool) -> None:
 
 
 def _name_alone(text: str) -> str:
-    """The name of a dataset; CommandError where a version is named."""
+    """Return the name of a dataset; CommandError if it names a version."""
     name = split_dataset(text)
     if name.version or name.tag:
         raise CommandError(
@@ -141,7 +141,7 @@ def diff(app: App, *, before: str, after: str | None, limit: int) -> None:
 async def _compare(
     client: Client, before: str, after: str | None, limit: int
 ) -> tuple[Dataset, Dataset, TreeDiff]:
-    """The two versions, and what differs; their manifests are read from files, so that they take no memory."""
+    """Return the two versions and their differences; manifests are read from files, to save memory."""
     from nsml.content.tree_diff import tree_diff
 
     old, new = await _pair(client, before, after)
@@ -157,7 +157,7 @@ async def _compare(
 
 @asynccontextmanager
 async def _files(client: Client, one: Dataset) -> AsyncIterator[Iterable[EntryLike]]:
-    """The files of a version, by path; of one in place as they were when it was added."""
+    """Open the files of a version, by path; of one in place as they were when it was added."""
     from nsml.client.content import open_tree
     from nsml.content.in_place import entries_of, read_list
 

@@ -1,4 +1,4 @@
-"""dataset: push, pull, list, describe; what changes it and compares its versions is in files beside this one."""
+"""dataset: push, pull, ls, info; other subcommands are in the files beside this one."""
 
 from __future__ import annotations
 
@@ -196,7 +196,7 @@ def push(
 
 
 def _plain_folder(path: Path, listed: FolderFiles) -> str:
-    """Where NSML put a folder that was not laid out for it; "" of one that is, and of a file."""
+    """Return where NSML puts a folder without its layout; "" for one with it, and for a file."""
     if not path.is_dir() or not _OF_NSML.isdisjoint(one.path.split("/")[0] for one in listed.files):
         return ""
     return f"train/{Path(normpath(path.absolute())).name or 'data'}"
@@ -214,7 +214,7 @@ def _tell_place(app: App, plain: str, name: str, path: Path, *, is_there: bool) 
 
 
 def _under(listed: FolderFiles, folder: str | None) -> FolderFiles:
-    """The same files below a folder of the dataset."""
+    """Move the files below a folder of the dataset."""
     from nsml.content.errors import PathRefused
     from nsml.content.paths import split_path
 
@@ -236,9 +236,9 @@ def _under(listed: FolderFiles, folder: str | None) -> FolderFiles:
 
 
 def _with_evaluation(app: App, listed: FolderFiles, path: Path, evaluation: str) -> FolderFiles:
-    """The same files with this one as evaluation.py at the top, wherever it lies.
+    """Add `evaluation` to the files as evaluation.py at the top, from any path.
 
-    Raises CommandError where it is not there, or the folder has another one.
+    Raises CommandError if it does not exist, or the folder has another one.
     """
     places = (Path(evaluation), path / evaluation)
     file = next((one for one in places if os.path.isfile(one)), None)  # noqa: PTH113 - any text
@@ -266,7 +266,7 @@ def _with_evaluation(app: App, listed: FolderFiles, path: Path, evaluation: str)
 
 
 def _test_folders(name: str, files: list[str]) -> list[str]:
-    """What `-l` hides; CommandError where the folder is not laid out for it."""
+    """Return the folders hidden by `-l`; CommandError if the folder lacks that layout."""
     from nsml.content.tree_parts import part_of
 
     found = test_folders(files)
@@ -281,14 +281,14 @@ def _test_folders(name: str, files: list[str]) -> list[str]:
 
 
 _NAMED: Final = 5
-"""Paths that an error names."""
+"""Paths named in an error."""
 _EVALUATION: Final = "evaluation.py"
 _OF_NSML: Final = frozenset({"train", "test", "test_submit", "data_loader.py", _EVALUATION})
-"""What is at the top of a dataset that is laid out for NSML."""
+"""Top-level names of a dataset in NSML's layout."""
 
 
 async def _version_before(client: Client, name: str) -> tuple[str, ...]:
-    """The digest of the newest version, of which nothing is sent again; () where there is none."""
+    """Return the digest of the newest version, whose data is not uploaded again; () if there is none."""
     from nsml.client.errors import InvalidRequest, NotFound
 
     try:
@@ -480,7 +480,7 @@ def pull(
 def _refuse_hidden(
     found: Dataset, name: str, paths: Collection[str], error: Exception, *, is_all: bool
 ) -> None:
-    """Raises CommandError where none of the paths was there, since they are hidden."""
+    """Raise CommandError if none of the paths was there because they are hidden."""
     if paths and is_all and (hidden := hidden_parts(found, paths)):
         raise CommandError(
             f"{', '.join(hidden[:_NAMED])} of {found.owner}/{found.name} is hidden by the owner",

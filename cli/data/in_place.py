@@ -1,4 +1,4 @@
-"""dataset add: a version of files that nodes have themselves; and how a client reads such a version."""
+"""dataset add: versions of files already on the nodes; and reading such versions in a client."""
 
 from __future__ import annotations
 
@@ -113,7 +113,7 @@ def add(app: App, *, name: str, path: Path, visibility: str | None, message: str
 
 
 async def listed_files(client: Client, found: Dataset) -> list[ListedFile]:
-    """The files of a version in place, as they were when it was added."""
+    """Return the files of a version in place, as they were when it was added."""
     from nsml.common.clock import in_thread
     from nsml.content.in_place import read_list
 
@@ -123,7 +123,7 @@ async def listed_files(client: Client, found: Dataset) -> list[ListedFile]:
 
 @asynccontextmanager
 async def list_of(client: Client, found: Dataset) -> AsyncIterator[Path]:
-    """The list of the files of a version in place, as a file while the context lasts."""
+    """Download the file list of a version in place, as a file while the context lasts."""
     from nsml.client.content import download
     from nsml.content.in_place import LIST_NAME
 
@@ -142,10 +142,10 @@ async def list_of(client: Client, found: Dataset) -> AsyncIterator[Path]:
 async def copy_in_place(
     client: Client, found: Dataset, target: Path, only: Sequence[str] = ()
 ) -> tuple[int, int, list[str]]:
-    """Copy a version in place to the new folder `target`, where this machine has its files; each is verified.
+    """Copy a version in place to the new folder `target`, from this machine's files; each is verified.
 
-    `only`: these files and folders of it. Gives how many files of how many bytes, and what of `only` is not there. Raises CommandError for a machine that has the files
-    not, or others, and NotFound where nothing of `only` is there.
+    `only`: copy these files and folders. Returns the number of files, of bytes, and the missing paths of `only`. Raises
+    CommandError if this machine lacks the files or has others, and NotFound if nothing of `only` exists.
     """
     from nsml.client.errors import NotFound
     from nsml.common.clock import in_thread
@@ -185,7 +185,7 @@ async def copy_in_place(
 
 
 async def changed_in_place(client: Client, found: Dataset) -> Changes | None:
-    """What differs of a version in place; None on a machine that does not have its folder."""
+    """Return the changes of a version in place; None on a machine without its folder."""
     from random import SystemRandom
 
     from nsml.common.clock import in_thread

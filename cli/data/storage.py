@@ -1,4 +1,4 @@
-"""storage: what the object store keeps for a user or a project."""
+"""storage: usage of the object store by a user or a project."""
 
 from __future__ import annotations
 
