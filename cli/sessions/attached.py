@@ -23,7 +23,7 @@ REMOVES_NOTE = (
 
 
 class After(Enum):
-    """What becomes of a session at its end."""
+    """Action on a session after its end."""
 
     KEEP = "keep"
     ASK = "ask"
@@ -31,7 +31,7 @@ class After(Enum):
 
 
 def goes_on(session: Session) -> str:
-    """Where the output of a session that was left alone is followed."""
+    """Return the command to follow a detached session's output."""
     return f"session {session.name} continues: nsml logs -f {session.name}"
 
 
@@ -43,7 +43,7 @@ def stay(
     after: After,
     write_end: Callable[[Session], None] | None = None,
 ) -> int:
-    """Stay with the session to its end; its exit code. Ctrl-C asks: leave it, or stop it."""
+    """Stay with the session to its end; return its exit code. Ctrl-C asks: detach or stop."""
     from cli.sessions.logs import LogReader, LogReaders, code_of_end, end_words, follow_to_end
 
     reader = LogReaders([LogReader(app, session)], in_place=True) if shows else None
@@ -66,9 +66,9 @@ def stay(
 
 
 def _finish(app: App, ended: Session, after: After) -> None:
-    """Remove an ended session, or ask whether to, or leave it and say so.
+    """Remove an ended session, or ask first, or print how to remove it.
 
-    Never raises for a platform that does not answer: how the session ended is the result.
+    Never raises if the platform does not answer: the end of the session is the result.
     """
     from nsml.client.errors import ClientError
     from nsml.client.streams import ENDED_STATES
@@ -82,7 +82,7 @@ def _finish(app: App, ended: Session, after: After) -> None:
         app.say(f"not removed: it did not succeed; {remove}")
         return
     try:
-        # -y gives no answer to this question: nobody asked for the removal.
+        # -y does not answer this question: the command did not request the removal.
         asks = after is After.ASK
         if asks and (not app.can_ask or app.flags.says_yes):
             app.say(f"its results are kept; {remove}")
@@ -99,7 +99,7 @@ def _finish(app: App, ended: Session, after: After) -> None:
 
 
 def _agrees(app: App, question: str) -> bool:
-    """Whether the answer is yes; Ctrl-C is a no."""
+    """Return whether the answer is yes; Ctrl-C is a no."""
     app.forget_typed()
     try:
         return app.agrees(question, flag="--rm")
@@ -109,7 +109,7 @@ def _agrees(app: App, question: str) -> bool:
 
 
 async def _removal(client: Client, ended: Session) -> Plan:
-    """The plan to remove a session, with all that is lost."""
+    """Return the plan to remove a session, with all losses."""
     from nsml.client.checkpoints import saved_in
     from nsml.view.confirmation import Plan, losses, target_of
 
@@ -119,7 +119,7 @@ async def _removal(client: Client, ended: Session) -> Plan:
 
 
 def _stops(app: App, session: Session) -> bool:
-    """Whether the user wants the session to stop; a second Ctrl-C, or nobody to ask: no."""
+    """Return whether the user wants to stop the session; False for a second Ctrl-C, or if nobody can be asked."""
     if not app.can_ask:
         return False
     try:

@@ -75,7 +75,7 @@ def backup(
     given = given_references(app, references)
 
     async def write(client: Client) -> tuple[Path, int, int, list[Backed]]:
-        # The oldest first, so that they can have their numbers again.
+        # The oldest first, so that a restore can keep their numbers.
         found = await sessions_of(client, given)
         sessions = sorted(found, key=lambda one: one.created_at.ToNanoseconds())
         _check_ended(sessions)
@@ -261,7 +261,7 @@ def restore(app: App, *, file: Path, is_check: bool) -> None:
 
 @contextmanager
 def _naming(file: Path) -> Iterator[None]:
-    """Name the file that is refused. Raises CommandError."""
+    """Name the refused file in errors. Raises CommandError."""
     from nsml.content.session_archives import ArchiveRefused, NoArchive
 
     try:

@@ -1,7 +1,7 @@
 """Standard streams as bytes, read and written while an event loop runs.
 
-In threads that nothing waits for: asyncio joins its own at its end, also one that a slow reader blocks, and cannot
-poll files of a disk. O_NONBLOCK is no way either: other programs have the same terminal open.
+In threads that are never joined: asyncio joins its own at its end, also one blocked by a slow reader, and cannot
+poll files of a disk. O_NONBLOCK is no option: other programs have the same terminal open.
 """
 
 from __future__ import annotations
@@ -21,15 +21,15 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 _PIECE: Final = 256 << 10
-"""What one message of a tunnel takes."""
+"""Limit of one tunnel message."""
 _PIPE: Final = 1 << 20
-"""What a pipe may hold, where it is widened: by itself it holds 64 KiB, and all is passed on in as small pieces."""
+"""Size of widened pipes: the default is 64 KiB, and passes everything on in small pieces."""
 _SET_PIPE_SIZE: Final = getattr(fcntl, "F_SETPIPE_SZ", 1031)
-"""Linux alone has it."""
+"""Linux only."""
 
 
 def widen(*descriptors: int) -> None:
-    """Have those that are pipes hold more."""
+    """Enlarge the buffers of descriptors that are pipes."""
     for one in descriptors:
         with suppress(OSError):
             fcntl.fcntl(one, _SET_PIPE_SIZE, _PIPE)
@@ -45,7 +45,7 @@ class _Caller(Generic[T]):
         threading.Thread(target=self._work, daemon=True).start()
 
     async def run(self, call: Callable[[], T]) -> T:
-        """The call's result, or the OSError that it raised."""
+        """Return the call's result, or raise its OSError."""
         loop = asyncio.get_running_loop()
         done: asyncio.Future[T] = loop.create_future()
         self._calls.put((call, loop, done))
@@ -58,7 +58,7 @@ class _Caller(Generic[T]):
                 settle = partial(_settle, done, call(), None)
             except OSError as error:
                 settle = partial(_settle, done, None, error)
-            with suppress(RuntimeError):  # the loop is closed: nobody waits
+            with suppress(RuntimeError):  # the loop is closed: nothing waits
                 loop.call_soon_threadsafe(settle)
 
 
@@ -72,7 +72,7 @@ def _settle(done: asyncio.Future[Any], result: Any, error: OSError | None) -> No
 
 
 class ByteInput:
-    """A stream to read. After `close` nothing more is taken from it: what is typed then is for the next program."""
+    """A stream to read. After `close` nothing more is read from it: later input is for the next program."""
 
     def __init__(self, descriptor: int) -> None:
         self._descriptor = descriptor
@@ -80,11 +80,11 @@ class ByteInput:
         self._woken, self._wakes = os.pipe()
 
     async def read(self) -> bytes:
-        """Some bytes; empty at the end, also where the terminal is gone."""
+        """Return some bytes; empty at the end, also if the terminal is closed."""
         return await self._caller.run(self._read)
 
     def close(self) -> None:
-        """End a `read` that waits."""
+        """End a blocked `read`."""
         os.write(self._wakes, b".")
 
     def _read(self) -> bytes:
@@ -95,7 +95,7 @@ class ByteInput:
             try:
                 return os.read(self._descriptor, _PIECE)
             except BlockingIOError:
-                continue  # another program that has it open made it so
+                continue  # another program that has it open made it non-blocking
             except OSError:
                 return b""
 

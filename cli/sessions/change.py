@@ -35,7 +35,7 @@ class _Step(click.ParamType[int]):
     name = "step"
 
     def convert(self, value: Any, param: Any, ctx: Any) -> int:
-        """The number."""
+        """Parse the number."""
         if isinstance(value, int):
             return value
         try:
@@ -45,7 +45,7 @@ class _Step(click.ParamType[int]):
 
 
 def _carried_through(make: F) -> F:
-    """The options of a change that all processes make at one step."""
+    """Add the options of a change made by all processes at one step."""
     for option in (
         click.option("--detach", "is_detached", is_flag=True, help="Do not wait until it is made."),
         click.option(
@@ -191,9 +191,9 @@ def load(
 
 
 def _saved(app: App, session: str, checkpoint: str) -> str:
-    """The name of a checkpoint, which may be named by its tag.
+    """Return the name of a checkpoint, from its name or tag.
 
-    Raises CommandError for one that there is not: else the program says so, in its own words.
+    Raises CommandError for an unknown one: else the program would report it in its own words.
     """
     there = app.call(lambda client: client.checkpoints.every(session))
     names = [one.name for one in there if one.name == checkpoint] or [
@@ -210,7 +210,7 @@ def _saved(app: App, session: str, checkpoint: str) -> str:
 
 
 def _change(app: App, session: str, kind: str, is_detached: bool, **asked: Any) -> int:
-    """Ask for it, wait until it is over, and say what came of it."""
+    """Request a change, wait for it, and print the result."""
     from nsml.client.program_changes import until_over
     from nsml.v1 import sessions_pb2 as pb
     from nsml.view.program_changes import step_text
@@ -236,7 +236,7 @@ def _change(app: App, session: str, kind: str, is_detached: bool, **asked: Any) 
 
 
 def _left(session: str, begun: list[ProgramChange]) -> str:
-    """What becomes of a change that nobody waits for any more."""
+    """Return the note on a change after the wait for it was interrupted."""
     from nsml.view.program_changes import what
 
     if not begun:
@@ -245,7 +245,7 @@ def _left(session: str, begun: list[ProgramChange]) -> str:
 
 
 def _write(app: App, session: str, change: ProgramChange, *, is_withdrawal: bool = False) -> int:
-    """Say what came of it; raises CommandError where it was not made, and nobody wanted that."""
+    """Print the result; raises CommandError if the change was withdrawn, unless that is the request."""
     from nsml.v1 import sessions_pb2 as pb
     from nsml.view.program_changes import OPEN, phase_word, record, results, step_text, what
 
@@ -269,7 +269,7 @@ def _write(app: App, session: str, change: ProgramChange, *, is_withdrawal: bool
 
 
 def _show(app: App, reference: str) -> int:
-    """The knobs of a session, as its rank 0 has them, and what was changed."""
+    """Show a session's knobs, as read from rank 0, and past changes."""
     from nsml.client.errors import ClientError
     from nsml.client.program_changes import read_knobs
     from nsml.client.streams import ENDED_STATES

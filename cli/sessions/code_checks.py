@@ -1,6 +1,6 @@
-"""What can be said of a code folder before it is sent: what no node would start or install, and what is missing.
+"""Checks of a code folder before upload: what no node would start or install, and what is missing.
 
-What cannot work is refused here, so that nobody waits in the queue for it; the rest are warnings.
+Certain failures are refused here, to save the wait in the queue; the rest are warnings.
 """
 
 from __future__ import annotations
@@ -22,27 +22,27 @@ if TYPE_CHECKING:
     from nsml.packages.requirements import Requirements
 
 _LAUNCHERS = {"accelerate": "accelerate", "deepspeed": "deepspeed", "torchrun": "torch"}
-"""Programs of packages, and the module that has them."""
+"""Programs of packages, and their modules."""
 _PYTHONS = tuple(f"3.{minor}.{patch}" for minor in range(11, 40) for patch in (0, 99))
-"""Those that nodes may have."""
+"""Python versions that nodes may have."""
 _SHOWN = 5
 _NOT_SEEN = "sessions do not see the packages of this machine: it fails unless its node's default packages have them"
 
 
 _OF_PYTHON = (".py", ".pyw", ".pyz")
 _SHELLS = {".sh": "sh", ".bash": "bash"}
-"""What runs a script without a first line for it, by the end of its name."""
+"""Interpreters of scripts without a #! line, by file extension."""
 
 
 class Code:
-    """The files of a folder that are sent, by their paths as text."""
+    """The uploaded files of a folder, by their paths as text."""
 
     def __init__(self, folder: Path, listed: FolderFiles) -> None:
         self.folder = folder
         self.files: Mapping[str, FolderFile] = {item.path: item for item in listed.files}
 
     def read(self, path: str) -> bytes | None:
-        """The content of a file; None where it is not sent, or cannot be read any more."""
+        """Return the content of a file; None if it is not uploaded or no longer readable."""
         if path not in self.files:
             return None
         try:
@@ -51,7 +51,7 @@ class Code:
             return None
 
     def text(self, name: str) -> str | None:
-        """The text of a file that lists packages. Raises RequirementsRefused where it is too long."""
+        """Return the text of a file that lists packages. Raises RequirementsRefused if it is too long."""
         from nsml.packages.requirements import as_text
 
         content = self.read(path_text(name))
@@ -59,9 +59,9 @@ class Code:
 
 
 def check_code(app: App, code: Code, options: RunOptions) -> list[str]:
-    """Refuse what no node would start or install (CommandError), and warn of what is missing.
+    """Refuse code that no node would start or install (CommandError), and warn of missing parts.
 
-    What the folder asks for and only nodes with containers have, in words.
+    Returns the requirements that need nodes with containers, in words.
     """
     _check_entry(code, options)
     _check_program(code, options)
@@ -92,7 +92,7 @@ def _check_entry(code: Code, options: RunOptions) -> None:
 
 
 def _check_language(code: Code, entry: str) -> None:
-    """Raise where the entry is no program in Python."""
+    """Raise if the entry is no Python program."""
     from nsml.common.shell import shell_line
     from nsml.common.text import visible
 
@@ -149,7 +149,7 @@ def _check_program(code: Code, options: RunOptions) -> None:
 
 
 def _note_variables(app: App, code: Code, options: RunOptions) -> None:
-    """Say which files of variables travel with the code, and that .env does not by itself."""
+    """Report variable files sent with the code, and that .env is not sent by default."""
     from nsml.common.text import visible
 
     named = {_within(code.folder, name) for name in options.environment_files}
@@ -201,7 +201,7 @@ def check_dockerfile(app: App, code: Code, options: RunOptions) -> None:
 
 
 def _note_recipes(app: App, folder: Path, built: str) -> None:
-    """Say that nothing is built from a recipe of containers, and what does the same here."""
+    """Report that container recipes are not built, and the alternative."""
     found = [name for name in _RECIPES if (folder / name).exists()]
     if found == ["Dockerfile"] and not built:
         app.say(
@@ -216,7 +216,7 @@ def _note_recipes(app: App, folder: Path, built: str) -> None:
 
 
 def _within(folder: Path, name: str) -> str:
-    """Where a file is inside the folder, as a manifest says it; "" for one outside."""
+    """Return a file's path in the folder, as in a manifest; "" for one outside."""
     try:
         return path_text((folder / name).resolve().relative_to(folder.resolve()).as_posix())
     except (ValueError, OSError):
@@ -224,7 +224,7 @@ def _within(folder: Path, name: str) -> str:
 
 
 def _check_requirements(app: App, code: Code, options: RunOptions) -> Requirements:
-    """What the folder asks for, by the rule of nodes; CommandError for what none of them installs."""
+    """Return the folder's requirements, read as on nodes; CommandError for what no node installs."""
     from nsml.packages.requirements import ImageRefused, RequirementsRefused, read_requirements
 
     try:
@@ -262,7 +262,7 @@ def _entry(options: RunOptions) -> str:
 
 
 def _tell_source(app: App, required: Requirements) -> None:
-    """Say which file the packages are of, where that is not the usual one."""
+    """Report the source of the packages if it is not the usual one."""
     from nsml.common.text import visible
     from nsml.common.units import counted
 
@@ -275,7 +275,7 @@ def _tell_source(app: App, required: Requirements) -> None:
 def warn_of_unread(
     app: App, code: Code, entries: Sequence[str], required: Requirements
 ) -> set[str]:
-    """Name files of packages that are not read; the names of all packages that any file lists."""
+    """Warn of package files that are not read; return the names of all packages that any file lists."""
     from nsml.packages.requirements import name_of
     from nsml.packages.unread_files import lock_of, unread_files
 
@@ -292,7 +292,7 @@ def warn_of_unread(
 
 
 def _warn_of_packages(app: App, code: Code, options: RunOptions, required: Requirements) -> None:
-    """Name files of packages that are not read, and packages that are imported and listed nowhere."""
+    """Warn of package files that are not read, and of imported packages listed nowhere."""
     from nsml.common.text import visible
     from nsml.packages.distributions import is_known
     from nsml.packages.imports import foreign_imports, missing_imports
@@ -300,14 +300,14 @@ def _warn_of_packages(app: App, code: Code, options: RunOptions, required: Requi
     entries = _entries(code, options)
     listed = warn_of_unread(app, code, entries, required)
     if options.spec.image or required.image or _is_of_machine(options):
-        return  # these have packages of their own
+        return  # these have their own packages
     imports = [*foreign_imports(entries, code.files, code.read), *_launched(options)]
     unlisted = missing_imports(imports, listed)
     known = {name: found for name, found in unlisted.items() if is_known(name)}
     if known:
         _warn(app, code, _imported_text(known), [*known], required=required)
     if others := [name for name in unlisted if name not in known]:
-        # A package that has the name of a module may be anybody's.
+        # A package with a module's name may be anybody's.
         text = _imported_text({name: unlisted[name] for name in others})
         app.say(f"warning: {visible(text)}, which no package is listed for")
         app.say(f"  why: {_NOT_SEEN}")
@@ -325,9 +325,9 @@ def _warn(
     *,
     required: Requirements,
 ) -> None:
-    """Warn of requirements that are listed nowhere, with the command that lists them: `advice`, or printf.
+    """Warn of unlisted requirements, with the command that lists them: `advice`, or printf.
 
-    `lines`: none where they are not known. `required`: the others.
+    `lines`: empty if unknown. `required`: the listed ones.
     """
     from nsml.common.shell import shell_line
     from nsml.common.text import visible
@@ -345,7 +345,7 @@ def _warn(
     app.say(f"warning: {visible(what)}, and {lacks}")
     app.say(f"  why: {_NOT_SEEN}")
     if lines and not required.is_of_lists:
-        # a requirements.txt would count instead of it
+        # a requirements.txt would replace it
         add = shell_line(["uv", "add", *lines])
         is_project = source in {"uv.lock", "pyproject.toml"}
         app.say(f"  try: {add if is_project else f'list {some} in {visible(source)}'}")
@@ -373,7 +373,7 @@ def _some(names: Sequence[str]) -> str:
 
 
 def _entries(code: Code, options: RunOptions) -> list[str]:
-    """The programs in Python that a session runs, of the files that are sent."""
+    """Return the uploaded Python programs that a session runs."""
     if not options.spec.argv:
         return [path_text(options.spec.entry)]
     words = list(options.spec.argv)
@@ -385,7 +385,7 @@ def _entries(code: Code, options: RunOptions) -> list[str]:
 
 
 def _is_of_machine(options: RunOptions) -> bool:
-    """Whether the program is named by its place on the node: a Python there is not the session's."""
+    """Return whether the program is an absolute path on the node: a Python there is not the session's."""
     return bool(options.spec.argv) and options.spec.argv[0].startswith("/")
 
 

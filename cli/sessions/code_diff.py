@@ -1,4 +1,4 @@
-"""diff --code: in which files and lines the code of two sessions differs."""
+"""diff --code: differences between the code of two sessions, by file and line."""
 
 from __future__ import annotations
 
@@ -23,15 +23,15 @@ if TYPE_CHECKING:
     from nsml.view.compare import Row
 
 _MOST_FILES = 20
-"""Rows of files, for people."""
+"""Most rows of files, for people."""
 
 
 def diff_code(
     app: App, references: Sequence[str], ignored: Sequence[str], *, is_stat: bool
 ) -> bool:
-    """Show how the code of two sessions differs, file by file; whether it does.
+    """Show the code differences of two sessions, file by file; return whether there are any.
 
-    `ignored`: globs of files that are left out. Raises CommandError where there are not two sessions, or
+    `ignored`: globs of files to leave out. Raises CommandError if there are not two sessions, or
     their code cannot be read.
     """
     from nsml.view import code as view
@@ -66,7 +66,7 @@ def diff_code(
 
 
 async def code_rows(app: App, client: Client, sessions: Sequence[Session]) -> list[Row]:
-    """The files that differ, and the packages that the code asks for; what cannot be read is said and left out."""
+    """Return rows for differing files and required packages; unreadable code is reported and left out."""
     from nsml.client.code import read_required, read_tree
     from nsml.client.errors import ClientError
     from nsml.content.manifest import build
@@ -95,7 +95,7 @@ async def code_rows(app: App, client: Client, sessions: Sequence[Session]) -> li
 async def _package_rows(
     app: App, client: Client, sessions: Sequence[Session], required: Mapping[str, Requirements]
 ) -> list[Row]:
-    """The packages that they ran with, by their locks; else those that their code asks for, where that is known."""
+    """Compare packages by locks; else by the code's requirements, if known."""
     from nsml.view import compare
 
     locks = await _locks(client, sessions)
@@ -113,7 +113,7 @@ async def _package_rows(
 
 
 async def _locks(client: Client, sessions: Sequence[Session]) -> dict[str, Sequence[LockedPackage]]:
-    """The packages of those whose locks are kept, by name."""
+    """Return the packages of sessions with stored locks, by name."""
     from nsml.client.errors import ClientError
     from nsml.packages.locks import read_lock
 
@@ -128,7 +128,7 @@ async def _locks(client: Client, sessions: Sequence[Session]) -> dict[str, Seque
 
 
 def _check_two(sessions: Sequence[Session]) -> tuple[Session, Session]:
-    """The two. Raises CommandError where there are not as many."""
+    """Return the two sessions. Raises CommandError for any other number."""
     if len({session.id for session in sessions}) == len(sessions) == 2:
         return sessions[0], sessions[1]
     raise CommandError(

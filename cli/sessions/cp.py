@@ -1,4 +1,4 @@
-"""cp: files and folders out of a running session, or into it."""
+"""cp: copies files and folders out of a running session, or into it."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 _PATTERN = re.compile(r"[*?\[]")
 _RANK = re.compile(r"([0-9]{1,9}):(.*)", re.DOTALL)
 _SESSION = re.compile(r"@last|@[1-9]\d*|s[a-z2-7]{16}")
-"""What is hardly ever the name of a file."""
+"""Session references, hardly ever names of files."""
 _SHOWN_IN_ERROR = 3
 _GOES_ON = "the same command goes on where this one stopped"
 
@@ -109,7 +109,7 @@ def carried_out(
     here: str,
     done: str,
 ) -> Report:
-    """What came of a copy, which is told its progress; what was copied is said. `here` is the local side, which is `done`."""
+    """Run a copy with progress and print what was copied; return its report. `here` is the local side, which is `done`."""
     from cli.progress import Progress
 
     progress = Progress(app, "copying")
@@ -151,7 +151,7 @@ def carried_out(
 
 
 def _sides(source: str, target: str) -> tuple[_Remote, str]:
-    """The side in a session, and the local one."""
+    """Return the side in a session, and the local one."""
     remotes = _remote(source), _remote(target)
     match remotes:
         case (None, _Remote() as there):
@@ -168,7 +168,7 @@ def _sides(source: str, target: str) -> tuple[_Remote, str]:
 
 
 def _check_local(text: str) -> None:
-    """Raise for what names a session and no file that is there: its colon was forgotten."""
+    """Raise if the text names a session and no existing file: the colon is missing."""
     if _SESSION.fullmatch(text) and not os.path.lexists(text):
         raise click.UsageError(
             f"{text!r} names a session and no path in it: write {text}: for its folder, ./{text} for a local file"
@@ -176,7 +176,7 @@ def _check_local(text: str) -> None:
 
 
 def _remote(text: str) -> _Remote | None:
-    """None for a local path: it has no colon, or begins as only paths do."""
+    """Parse SESSION:PATH; None for a local path: one without a colon, or with a path's first character."""
     session, colon, rest = text.partition(":")
     if not colon or not session or text.startswith(("/", ".", "~")):
         return None
@@ -186,7 +186,7 @@ def _remote(text: str) -> _Remote | None:
 
 
 def _check_home(path: str) -> None:
-    """Raise for a home folder: there would be a new one of that name."""
+    """Raise for a home folder: a new folder named ~ would be created."""
     if path.partition("/")[0] == "~":
         raise CommandError(
             "~ is not expanded in the session",
@@ -212,7 +212,7 @@ def _record(source: str, target: str, report: Report, elapsed_s: float) -> dict[
 
 
 def _left(done: int, total: int) -> str:
-    """How far a copy is that nobody waits for any more; a `total` of 0 is not known."""
+    """Return the progress of an interrupted copy; a `total` of 0 is unknown."""
     if not done:
         return "stopped before anything was copied"
     of = f" of {size_text(total)}" if total else ""
@@ -230,7 +230,7 @@ def _words(report: Report) -> str:
 
 
 def judged(app: App, report: Report, whole: str) -> int:
-    """The exit code; names what is not there. `whole`: what was to be copied."""
+    """Print the failures and return the exit code. `whole`: the requested path."""
     if not report.failed:
         return ExitCode.OK
     named = [f"{_shown(path) or visible(whole)}: {visible(why)}" for path, why in report.failures]

@@ -1,4 +1,4 @@
-"""dev: a session without a program of its own, to work in."""
+"""dev: interactive sessions without a program."""
 
 from __future__ import annotations
 
@@ -34,16 +34,16 @@ if TYPE_CHECKING:
     from nsml.v1.sessions_pb2 import Session
 
 IDLE_LIMIT_S: Final = 2 * 3600.0
-"""Unless another one is given: what nobody uses must not hold devices for ever."""
+"""Default idle limit, in seconds: unused sessions must not hold devices for ever."""
 _OF_PROGRAMS: Final = frozenset({"entry", "args"})
-"""Flags of `run` about its program; here they are refused."""
+"""Program flags of `run`; refused here."""
 _OF_RUN: Final = {
     "positional": None,
     "is_argv": True,
     "max_size": None,
     "rehash": False,
 }
-"""What `run` has beside the flags of both: nothing of a program."""
+"""Parameters of `run` alone: no program."""
 
 
 @command(
@@ -150,7 +150,7 @@ def _dev(
 
 
 def _end_line(app: App) -> None:
-    """End the line in which a terminal shows ^C."""
+    """End the terminal's line with ^C."""
     with suppress(OSError):  # the terminal is gone
         app.say("")
 
@@ -167,11 +167,11 @@ class _Started(NamedTuple):
     is_new: bool
     """Whether this call started it."""
     sync: Callable[[Session], FolderSync] | None
-    """Keeps its folder in step once it runs."""
+    """Keeps its folder in sync once it runs."""
 
 
 class _Way(NamedTuple):
-    """What this call does beside starting a session."""
+    """Options of this call besides starting a session."""
 
     is_detached: bool
     stops: bool
@@ -184,14 +184,14 @@ class _Way(NamedTuple):
 
     @property
     def server(self) -> Server | None:
-        """What is started in place of a shell."""
+        """The server started instead of a shell."""
         if self.is_code:
             return CODE_SERVER
         return JUPYTER if self.is_jupyter else None
 
 
 def _check(given: Mapping[str, Any], way: _Way, words: Sequence[str]) -> None:
-    """Raise a usage error for what has no meaning."""
+    """Raise a usage error for options that exclude each other."""
     server = way.server
     for is_wrong, why in (
         (
@@ -238,7 +238,7 @@ def _started(
     way: _Way,
     words: Sequence[str],
 ) -> _Started | None:
-    """The session that was started or found; None after Ctrl-C."""
+    """Start or find the session; None after Ctrl-C."""
     if given["idle_limit"] is None:
         given["idle_limit"] = IDLE_LIMIT_S
     typed = context.meta["typed"]
@@ -294,7 +294,7 @@ def _in_step(client: Client, sync: FolderSync | None) -> AbstractAsyncContextMan
 
 
 def _work_in(app: App, session: Session, words: Sequence[str], sync: FolderSync | None) -> int:
-    """The shell or program; its exit code. Its folder is in step before it starts."""
+    """Run the shell or program; return its exit code. The folder is in sync before it starts."""
 
     @asynccontextmanager
     async def opening(
@@ -327,7 +327,7 @@ def _work_in(app: App, session: Session, words: Sequence[str], sync: FolderSync 
 
 
 def _wait_for(app: App, session: Session, advice: str, *, stops: bool) -> None:
-    """Return once it runs, saying what it waits for; `advice` is what to do where it ends before.
+    """Return once it runs, printing its waiting reasons; `advice` is for a session that ends before.
 
     `stops`: Ctrl-C stops it.
     """
@@ -360,7 +360,7 @@ def _wait_for(app: App, session: Session, advice: str, *, stops: bool) -> None:
 
 
 async def _tell_how_it_waits(app: App, client: Client, session: Session, *, stops: bool) -> None:
-    """What holds what it needs, where that is known, and what one can do."""
+    """Print the sessions that hold its resources, if known, and the options."""
     from nsml.client.errors import ClientError
     from nsml.common.text import visible
     from nsml.view.queue import holder_lines
@@ -381,7 +381,7 @@ def _tell_how_it_goes_on(app: App, session: Session, server: Server | None) -> N
     try:
         seen = app.call(lambda client: client.sessions.get(session.id))
     except ClientError:
-        seen = session  # what is known of it
+        seen = session  # the last known state
     if seen.state in {pb.SESSION_STATE_STOPPING, pb.SESSION_STATE_FINALIZING, *ENDED_STATES}:
         return
     if seen.state in {pb.SESSION_STATE_QUEUED, pb.SESSION_STATE_PREPARING}:

@@ -37,11 +37,11 @@ if TYPE_CHECKING:
 
 _PATIENCE_S = 30.0
 _COMPARED = 2
-"""Sessions whose code can be compared."""
+"""Number of sessions whose code can be compared."""
 _KEY_CELLS, _NAME_CELLS, _VALUE_CELLS = 24, 8, 10
-"""To which keys, names of sessions and texts are cut where the terminal is narrow; numbers never are."""
+"""Minimum widths of keys, session names and texts on a narrow terminal; numbers are never cut."""
 _SHOWN = 10
-"""Metrics that an error names at most."""
+"""Most metrics named in an error."""
 _TITLES = {
     "argument": "Argument",
     "code": "Code",
@@ -161,7 +161,7 @@ def diff(
         rows += [*compare.ran(sessions), *compare.summaries(sessions)]
         found = compare.metrics(sessions, (one for said in answers for one in said.series))
         rows += found
-        # Those of metrics beyond the listed ones are told of below.
+        # Metrics beyond the limit are reported below.
         if not any(said.left_out_points or said.left_out_series for said in answers):
             if not found:
                 check_there(sessions, rank, attempt)
@@ -194,7 +194,7 @@ def _check_several(sessions: Sequence[Session]) -> None:
 
 
 def _names_metrics(sessions: Sequence[Session], globs: Sequence[str]) -> bool:
-    """Whether one of the globs fits no summary, and so is of a metric."""
+    """Return whether a glob matches no summary, and so must be of a metric."""
     keys = {key for session in sessions for key in session.summary.fields}
     return any(not any(fits(key, [glob]) for key in keys) for glob in globs)
 
@@ -208,7 +208,7 @@ def _tell_absent(
     rank: int | None,
     attempt: int | None,
 ) -> None:
-    """Say of which metrics that were asked for there is no row. Raises CommandError where none was reported."""
+    """Report requested metrics without a row. Raises CommandError if none was reported."""
     names = [session.name for session in sessions]
     absent = [glob for glob in globs if not any(fits(row.key, [glob]) for row in found)]
     if absent and not found:
@@ -238,7 +238,7 @@ def _tell_absent(
 
 
 def _check_known(rows: Sequence[Row], judging: Sequence[tuple[str, str]]) -> None:
-    """Raise CommandError for a glob, behind its flag, that fits no metric and no summary."""
+    """Raise CommandError for a glob, named with its flag, that matches no metric and no summary."""
     keys = list(dict.fromkeys(row.key for row in rows if row.is_reported))
     for flag, glob in judging:
         if any(fits(key, [glob]) for key in keys):
@@ -254,7 +254,7 @@ def _check_known(rows: Sequence[Row], judging: Sequence[tuple[str, str]]) -> Non
 
 
 def _check_one_is_better(rows: Sequence[Row], lower: Sequence[str], higher: Sequence[str]) -> None:
-    """Raise click.UsageError where less and more of one are said to be better."""
+    """Raise click.UsageError for a key matched by both --lower and --higher."""
     if not (lower and higher):
         return
     for row in rows:
@@ -267,7 +267,7 @@ def _check_one_is_better(rows: Sequence[Row], lower: Sequence[str], higher: Sequ
 async def _series(
     app: App, client: Client, request: ReadSeriesRequest, sessions: Sequence[Session]
 ) -> list[ReadSeriesResponse]:
-    """Each series in as few columns as there can be, by the clock: the last one has the latest value."""
+    """Read each series in as few columns as possible, by wall clock: the last one has the latest value."""
     from nsml.client.streams import read_series
     from nsml.v1.sessions_pb2 import SERIES_AXIS_WALL
 
@@ -277,7 +277,7 @@ async def _series(
 
 
 def _write(app: App, sessions: Sequence[Session], rows: Sequence[Row], *, has_any: bool) -> None:
-    """A table of each kind for people, else one list; `has_any`: something was compared."""
+    """Write a table of each kind for people, else one list; `has_any`: something was compared."""
     from nsml.view import compare
 
     if not app.is_for_people:
@@ -300,7 +300,7 @@ def _write(app: App, sessions: Sequence[Session], rows: Sequence[Row], *, has_an
 
 
 def _has_room(app: App, rows: Sequence[Row], columns: Sequence[Column[Row]]) -> bool:
-    """Whether a column of each session has room beside the others."""
+    """Return whether all columns fit the terminal."""
     from nsml.view.tables import lay_out
 
     if app.room is None or app.flags.fields:
@@ -312,7 +312,7 @@ def _has_room(app: App, rows: Sequence[Row], columns: Sequence[Column[Row]]) -> 
 
 
 def _write_by_session(app: App, sessions: Sequence[Session], rows: Sequence[Row]) -> None:
-    """A line for each session, with what differs as columns: as many tables as they need to have room."""
+    """Write a line for each session, with the differing keys as columns, in as many tables as fit."""
     from nsml.view import compare
 
     metrics = [row for row in rows if row.kind is compare.Kind.METRIC]
@@ -328,11 +328,11 @@ def _write_by_session(app: App, sessions: Sequence[Session], rows: Sequence[Row]
 def _tables(
     app: App, sessions: Sequence[Session], rows: Sequence[Row]
 ) -> list[list[Column[Session]]]:
-    """The columns of each table: the name, and as many rows as have room beside it."""
+    """Return the columns of each table: the name, and as many rows as fit beside it."""
     from nsml.common.text import width
 
     name = _name_column(sessions)
-    room = app.room or 0  # a table that is too wide is one of a terminal
+    room = app.room or 0  # only a table on a terminal can be too wide
     widest = max(width(text) for text in (name.title, *(name.cell(one, 0) for one in sessions)))
     tables: list[list[Column[Session]]] = []
     left = 0
@@ -363,7 +363,7 @@ def _name_column(sessions: Sequence[Session]) -> Column[Session]:
 
 
 def _column_of(row: Row, sessions: Sequence[Session]) -> Column[Session]:
-    """A row as a column, which is never cut below `least`: of texts and titles that is their beginning."""
+    """Return a row as a column, never cut below `least`: for texts and titles a prefix of that width."""
     from nsml.common.text import fit_middle, width
     from nsml.view import compare
 
@@ -422,7 +422,7 @@ def _columns(
 
 
 def _room_to_tell_apart(names: Sequence[str]) -> int:
-    """The cells from which on names differ that are cut in their middle."""
+    """Return the smallest width at which names cut in the middle still differ."""
     from nsml.common.text import fit_middle, width
 
     longest = max(map(width, names))
@@ -433,7 +433,7 @@ def _room_to_tell_apart(names: Sequence[str]) -> int:
 
 
 def _tell_code(app: App, sessions: Sequence[Session], differing: Sequence[Row]) -> None:
-    """Say what shows how the code differs, where it does and can be shown."""
+    """Print the command that shows the code differences, if there are any to show."""
     from nsml.view import compare
 
     is_other = any(row.kind is compare.Kind.CODE and row.key == "code" for row in differing)
@@ -443,7 +443,7 @@ def _tell_code(app: App, sessions: Sequence[Session], differing: Sequence[Row]) 
 
 
 def _tell_same(app: App, rows: Sequence[Row]) -> None:
-    """What is common."""
+    """Print the common values."""
     from nsml.view import compare
 
     if rows:

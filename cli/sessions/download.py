@@ -1,4 +1,4 @@
-"""download: the files that a session made in its working folder."""
+"""download: the files written by a session in its working folder."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ _APP = "/app"
 
 
 def _below(_context: click.Context, _parameter: click.Parameter, text: str) -> str:
-    """A path below the working folder, relative to it; "" for all of it."""
+    """Parse a path below the working folder, relative to it; "" for all of it."""
     path = text.removeprefix(_APP).strip("/") if text == _APP or text.startswith("/") else text
     path = path.rstrip("/").removeprefix("./")
     outside = text.startswith("/") and not f"{text}/".startswith(f"{_APP}/")
@@ -111,7 +111,7 @@ def download(app: App, *, session: str, path: Path, below: str, force: bool, ver
 
 
 def expiry_words(found: Artifact) -> str:
-    """Until when these files are kept; "" where that is as long as their session."""
+    """Return the expiry of these files; "" if they are kept as long as their session."""
     from nsml.view.artifacts import expiry_text
 
     text = expiry_text(found)
@@ -119,7 +119,7 @@ def expiry_words(found: Artifact) -> str:
 
 
 def _copy(app: App, of: Session, path: Path, below: str, *, is_listed: bool) -> int:
-    """Copy the working folder of a running session, or what is `below` in it, as it is now."""
+    """Copy the working folder of a running session, or `below` in it, in its current state."""
     from cli.sessions.cp import carried_out, judged
     from nsml.client import artifacts
 
@@ -138,7 +138,7 @@ def _copy(app: App, of: Session, path: Path, below: str, *, is_listed: bool) -> 
             "written",
         )
     except BaseException:
-        # What was copied is gone on with; of a copy of nothing no folders stay.
+        # A partial copy is resumed later; if nothing was copied, new folders are removed.
         for one in made:
             with suppress(OSError):
                 one.rmdir()
@@ -154,7 +154,7 @@ def _copy(app: App, of: Session, path: Path, below: str, *, is_listed: bool) -> 
 
 
 async def _kept(client: Client, of: Session) -> tuple[Artifact, str]:
-    """What its last attempt left, or the last one whose files are not lost, and which are; raises CommandError: nothing."""
+    """Return the newest durable files and a note on later, lost ones; raises CommandError if there are none."""
     from nsml.client.streams import ENDED_STATES
     from nsml.spec.output_datasets import KEPT_FILES
     from nsml.v1.artifacts_pb2 import ARTIFACT_STATE_DURABLE
@@ -196,7 +196,7 @@ async def _kept(client: Client, of: Session) -> tuple[Artifact, str]:
 
 
 async def _why_none(client: Client, of: Session) -> str:
-    """Why no files of an ended session are kept, none of which is lost."""
+    """Return why an ended session has no files, none of which is lost."""
     from nsml.spec.output_datasets import KEPT_FILES
 
     if of.spec.no_keep_files:

@@ -1,4 +1,4 @@
-"""What is typed at the beginning of a line for `nsml sh` itself, as for ssh."""
+"""Escape sequences of `nsml sh` at the beginning of a line, as in ssh."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ _ENDS: Final = frozenset(b"\r\n")
 
 
 class Leave(Exception):
-    """The user leaves."""
+    """The user disconnects."""
 
 
 class Escapes:
-    """Takes what is typed, piece by piece. `said` is for the user, after each piece."""
+    """Filters the typed input, piece by piece. `said` is the message to the user after each piece."""
 
     def __init__(self) -> None:
         self._is_at_start = True
@@ -22,7 +22,7 @@ class Escapes:
         self.said = ""
 
     def taken(self, data: bytes) -> bytes:
-        """What is for the program. Raises Leave."""
+        """Return the input for the program. Raises Leave."""
         passed = bytearray()
         self.said = ""
         for byte in data:

@@ -1,4 +1,4 @@
-"""exec: code that the running program of a session evaluates."""
+"""exec: evaluates code in the running program of a session."""
 
 from __future__ import annotations
 
@@ -25,12 +25,12 @@ if TYPE_CHECKING:
     from nsml.v1.sessions_pb2 import Evaluated, EvaluateResponse
 
 _PATIENCE_S: Final = 2.0
-"""After so long without an answer it is said what is waited for."""
+"""Delay before the waiting reason is printed, in seconds."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Result:
-    """What came of it in one replica; `why_not` says why nothing did."""
+    """The result in one replica; `why_not`: the reason if there is none."""
 
     rank: int
     evaluated: Evaluated | None = None
@@ -152,7 +152,7 @@ def exec_(
 
 
 class _Patience:
-    """Says what is waited for, if that takes long, and what becomes of the code if nobody waits for it any more."""
+    """Prints the reason of a long wait, and the state of the code after an interrupt."""
 
     def __init__(self, app: App, of: str, limit_s: float) -> None:
         self._app = app
@@ -171,7 +171,7 @@ class _Patience:
             self._say_left()
 
     def hear(self, response: EvaluateResponse) -> None:
-        """It is further now."""
+        """Handle progress."""
         self._end()
         self._words = progress_text(response)
         self._has_begun = response.WhichOneof("kind") == "runs"
@@ -188,7 +188,7 @@ class _Patience:
         self._app.say(f"{self._of}{self._words}...")
 
     def _say_left(self) -> None:
-        """The node withdraws what no program has taken yet, and leaves the rest to the time limit."""
+        """Print what happens to the code: the node withdraws code not started, the time limit ends the rest."""
         words = "withdrawn: the program had not begun to evaluate it"
         if self._has_begun:
             limit = duration_text(self._limit_s)

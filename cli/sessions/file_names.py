@@ -12,17 +12,17 @@ if TYPE_CHECKING:
 
 
 def files_text(count: int) -> str:
-    """So many files in words."""
+    """Return a count of files in words."""
     return counted(count, "file")
 
 
 def pattern_of(path: str) -> str:
-    """A line of an ignore file that fits the path with this text."""
+    """Return the line of an ignore file that matches the path with this text."""
     plain = re.sub(r"(?:\\x[0-9a-f]{2})+", "*", path)
     return "/" + re.sub(r"([\[?]| $)", r"\\\1", plain)
 
 
 def shortened(names: Sequence[str], most: int = 3) -> str:
-    """The first of them, and how many more there are."""
+    """Return the first names, and the number of further ones."""
     rest = len(names) - most
     return ", ".join(names[:most]) + (f" and {rest:,} more" if rest > 0 else "")

@@ -1,4 +1,4 @@
-"""fork, resume, rerun: a new session from the record of another one, sending nothing."""
+"""fork, resume, rerun: new sessions from the record of another one, without an upload."""
 
 from __future__ import annotations
 
@@ -23,13 +23,13 @@ _OF_RUN: Final = {
     "max_size": None,
     "rehash": False,
 }
-"""What `run` has beside the flags of all: nothing of a folder."""
+"""Parameters of `run` alone: no folder."""
 _flag_options = partial(flag_options, shows_defaults=False, cpus=("--cpus", "--cpu"))
-"""NSML's -c is the checkpoint here."""
+"""NSML uses -c for the checkpoint here."""
 
 
 def _repeats(function: Callable[..., Any]) -> Callable[..., Any]:
-    """The parameters of all three."""
+    """Add the parameters of all three commands."""
     for add in (click.pass_context, staying_options, asking_options, _flag_options):
         function = add(function)
     return session_argument()(function)
@@ -126,7 +126,7 @@ def rerun(context: click.Context, /, **given: Any) -> int:
 
 
 def _refuse_checkpoint(kind: str, given: dict[str, Any]) -> None:
-    """NSML's `resume -c`, and what is typed for `fork -c`: one command has it."""
+    """Refuse NSML's `resume -c`, and a mistaken `-c`: only fork takes it."""
     checkpoint = given.pop("checkpoint")
     if checkpoint is not None:
         raise CommandError(

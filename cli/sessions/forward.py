@@ -43,7 +43,7 @@ _PIECE = 64 << 10
 PORT = WholeRange(1, 65535)
 _NAME = re.compile(r"[a-z0-9-]{1,32}")
 _UNCLEAR_S = 0.5
-"""How long bytes that may or may not begin an HTTP request are held back."""
+"""Delay before passing on bytes that may begin an HTTP request, in seconds."""
 _PERMANENT_ERRORS = (AlreadyEnded, Denied, InvalidRequest, NotFound, NotSignedIn)
 """Errors that every later connection would meet, too."""
 _RESET = struct.pack("ii", 1, 0)
@@ -62,7 +62,7 @@ class _Service(click.ParamType[str]):
             return str(PORT.convert(value, param, ctx))
         text = str(value)
         local, is_pair, remote = text.partition(":")
-        if is_pair:  # as ssh, docker and kubectl write it
+        if is_pair:  # as in ssh, docker and kubectl
             raise BadValue(
                 f"{text[:_MOST_SHOWN]!r} is not a port or service of the session",
                 param,
@@ -72,7 +72,7 @@ class _Service(click.ParamType[str]):
                 if local.isdecimal() and remote.isdecimal()
                 else "",
             )
-        # The request refuses what is not UTF-8.
+        # The request refuses text that is not UTF-8.
         if text.encode(errors="replace").decode() == text and not _NAME.fullmatch(text):
             raise BadValue(
                 f"{text[:_MOST_SHOWN]!r} is not a port or service of the session",
@@ -138,7 +138,7 @@ async def forward_to(
 ) -> None:
     """Forward a port of this machine until cancelled, until the session ends, or until no connection can succeed.
 
-    `port`: None for that of the program where it is free, else any. `address` is what is printed for HOST:PORT.
+    `port`: None for the program's own if it is free, else any. `address` formats HOST:PORT for output.
 
     Raises:
         CommandError: the port cannot be used.
@@ -182,7 +182,7 @@ class _Forwarder:
         self._is_warned = False
 
     async def serve(self, host: str, port: int | None, address: Callable[[str], str]) -> None:
-        """As `forward_to`."""
+        """See `forward_to`."""
         server = await self._listening(host, port)
         try:
             async with self._connections, server:
@@ -255,14 +255,14 @@ class _Forwarder:
         except _RequestRefused:
             self._app.say("refused a request to a name that is not this machine's: see --host")
         except OSError:
-            _reset(writer)  # whoever connected is gone
+            _reset(writer)  # the client is gone
         finally:
             writer.close()
             with suppress(OSError):
                 await writer.wait_closed()
 
     def _is_own_user(self, writer: asyncio.StreamWriter) -> bool:
-        """Whether the connection is of our own user; where the system cannot tell, warns once and lets it pass."""
+        """Return whether the connection is from our own user; if the system cannot tell, warns once and returns True."""
         peer, here = writer.get_extra_info("peername"), writer.get_extra_info("sockname")
         try:
             if peer is not None and user_at(peer, here) == os.geteuid():
@@ -297,7 +297,7 @@ async def _join(
     except BaseExceptionGroup as failed:
         error = failed.exceptions[0]
         if isinstance(error, _RequestRefused):
-            if is_answered:  # a page behind the program's own words would be taken for one of them
+            if is_answered:  # a page after the program's response would look like a part of it
                 _reset(writer)
             else:
                 writer.write(refused_page("nsml forward --host NAME"))
@@ -317,10 +317,10 @@ async def _ask(tunnel: Tunnel, reader: asyncio.StreamReader, names: Sequence[str
 
 
 async def _first_bytes(reader: asyncio.StreamReader, names: Sequence[str]) -> bytes | None:
-    """The first bytes of the client, once they may be passed on; None if they may not."""
+    """Return the client's first bytes once they may be passed on; None if they may not."""
     begun = b""
     while True:
-        # bytes that may be no HTTP request are not held for long: the server may wait for them
+        # ambiguous bytes are not held for long: the server may wait for them
         within_s = None if not begun or is_request(begun) else _UNCLEAR_S
         try:
             async with asyncio.timeout(within_s):
@@ -336,7 +336,7 @@ async def _first_bytes(reader: asyncio.StreamReader, names: Sequence[str]) -> by
 
 
 def _reset(writer: asyncio.StreamWriter) -> None:
-    """Close with a reset, so that the peer takes no part of the data for the whole."""
+    """Close with a reset, so that the peer does not take partial data for all of it."""
     connection = writer.get_extra_info("socket")
     with suppress(OSError):
         connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _RESET)

@@ -1,4 +1,4 @@
-"""Which commit the folder is at: asked of git, of which a hostile folder must not make a program that runs."""
+"""The commit of the folder, read with git; a hostile folder must not make git run its programs."""
 
 from __future__ import annotations
 
@@ -21,18 +21,18 @@ if TYPE_CHECKING:
     from nsml.v1.sessions_pb2 import GitFacts
 
 MOST_S: Final = 2.0
-"""Seconds for all calls together: of a huge repository it is not known then whether it is changed."""
+"""Seconds for all calls together; for a huge repository it may then be unknown whether it is changed."""
 _MOST_BYTES: Final = 1 << 20
-"""Of an answer."""
+"""Limit of an answer."""
 _MOST_FILTERS: Final = 100
 _SAFE: Final = (
-    # Commands that a repository's own configuration has git run.
+    # Commands that git runs from a repository's own configuration.
     ("core.fsmonitor", "false"),
     ("core.hooksPath", "/dev/null"),
     ("core.sshCommand", "false"),
     ("core.askPass", ""),
     ("credential.helper", ""),
-    # Elsewhere than in the folder, or in other repositories.
+    # Reads elsewhere than in the folder, or in other repositories.
     ("status.submoduleSummary", "false"),
     ("submodule.recurse", "false"),
     ("core.untrackedCache", "false"),
@@ -41,17 +41,17 @@ _FILTER_COMMANDS: Final = ("clean", "smudge", "process")
 
 
 class _GitError(Exception):
-    """It did not answer: there is no commit, or it refuses the folder, or its time is up."""
+    """Git failed: there is no commit, it refuses the folder, or the time is up."""
 
 
 def git_commit(folder: Path, environ: Mapping[str, str]) -> GitFacts | None:
-    """The commit of a folder in a git work tree; None where there is none, no git, or no answer in time.
+    """Return the commit of a folder in a git work tree; None if there is none, no git, or no answer in time.
 
-    Never raises, and never runs what the folder's repository configures: hooks, a file system monitor, filters, a
-    transport for objects that it lacks. The user's own configuration is not read either.
+    Never raises, and never runs programs configured by the folder's repository: hooks, a file system monitor, filters, a
+    transport for missing objects. The user's own configuration is not read either.
     """
     git = shutil.which("git", path=environ.get("PATH"))
-    if git is None or not Path(git).is_absolute():  # one of the folder, by a `.` in PATH
+    if git is None or not Path(git).is_absolute():  # a program of the folder, from a `.` in PATH
         return None
     if not any((one / ".git").exists() for one in (folder, *folder.parents)):
         return None
@@ -86,7 +86,7 @@ def _facts(git: _Git) -> GitFacts | None:
 
 
 class _Git(NamedTuple):
-    """Calls of git in a folder, until a moment of the monotonic clock."""
+    """Calls git in a folder, with a deadline on the monotonic clock."""
 
     program: str
     folder: Path
@@ -100,7 +100,7 @@ class _Git(NamedTuple):
         *,
         most: int = _MOST_BYTES,
     ) -> str:
-        """The first `most` bytes that it prints. Raises _GitError, also for an answer of _MOST_BYTES; OSError."""
+        """Return the first `most` bytes of its output. Raises _GitError, also for _MOST_BYTES of output; OSError."""
         left_s = self.until - time.monotonic()
         if left_s <= 0:
             raise _GitError
@@ -129,13 +129,13 @@ class _Git(NamedTuple):
 
 
 def _kill(running: subprocess.Popen[bytes]) -> None:
-    """End it, with all that it started."""
+    """Kill it, with all its children."""
     with suppress(ProcessLookupError, PermissionError):
         os.killpg(running.pid, signal.SIGKILL)
 
 
 def _environment(environ: Mapping[str, str], settings: Iterable[tuple[str, str]]) -> dict[str, str]:
-    """The caller's, with nothing that git reads but these settings, which come before those of the repository."""
+    """Return the caller's environment, with these settings alone for git; they override those of the repository."""
     kept = {name: value for name, value in environ.items() if not name.startswith("GIT_")}
     given = list(settings)
     numbered = chain.from_iterable(
@@ -158,15 +158,15 @@ def _environment(environ: Mapping[str, str], settings: Iterable[tuple[str, str]]
 
 
 def _settings(listed: str) -> list[tuple[str, str]]:
-    """Keys and values of `git config --list -z`, the last one of a key first."""
+    """Return keys and values of `git config --list -z`, the last one of a key first."""
     pairs = (entry.partition("\n") for entry in listed.split("\0") if entry)
     return [(key, value) for key, _, value in pairs][::-1]
 
 
 def _without_filters(keys: Iterable[str]) -> list[tuple[str, str]]:
-    """Settings by which no filter of a repository is run: git has files of another size or time filtered.
+    """Return settings that disable all filters of a repository: git filters files whose size or time differs.
 
-    Raises _GitError where there are so many that they may not be all.
+    Raises _GitError if there are so many that the list may be incomplete.
     """
     names = {key[: key.rindex(".")] for key in keys if key.startswith("filter.")}
     if len(names) > _MOST_FILTERS:

@@ -1,4 +1,4 @@
-"""image build: a Dockerfile is built on a node, by a session that runs nothing."""
+"""image build: builds a Dockerfile on a node, in a session that runs nothing."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ _ASKED: Final[dict[str, Any]] = {
     "rehash": False,
     "queue": True,
 }
-"""What `run` is asked for where nothing is typed."""
+"""Parameters of `run` without any options."""
 _BUILD_ARG: Final = next(one for one in FLAGS if one.parameter == "build_arg")
 _STOPPED: Final = "image build was interrupted"
 
@@ -160,7 +160,7 @@ def build(
 
 
 def _on_nodes(app: App, options: RunOptions, words: Sequence[str]) -> int:
-    """Build on nodes that are named, with the files of the folder in the order."""
+    """Build on the named nodes, sending the folder's files with the order."""
     from functools import partial
 
     from cli.cluster.environment_builds import built_on, code_of, write_answers
@@ -175,7 +175,7 @@ def _on_nodes(app: App, options: RunOptions, words: Sequence[str]) -> int:
 
 
 def _files(app: App, options: RunOptions) -> EnvironmentFiles:
-    """What a Dockerfile is built from: the files that `nsml run` would send. Raises CommandError."""
+    """Return the build context: the files that `nsml run` would send. Raises CommandError."""
     from cli.cluster.environment_builds import MOST_FILES_BYTES
     from cli.sessions.code_checks import Code, check_dockerfile
     from nsml.content.ignore import rules_for
@@ -216,7 +216,7 @@ def _pair(text: str) -> tuple[str, str]:
 
 
 def _stop(app: App, session: Session) -> None:
-    """Stop the build; where that cannot be said to anybody, say how."""
+    """Stop the build; if that fails, print how."""
     from nsml.client.errors import ClientError
 
     with suppress(KeyboardInterrupt):

@@ -16,16 +16,16 @@ if TYPE_CHECKING:
 
 _LISTED: Final = ("python", "-m", "jupyter", "server", "list", "--jsonlist")
 _TOKEN: Final = re.compile(r"[A-Za-z0-9_-]{1,200}")
-"""It becomes a part of an address, and comes from the session."""
+"""It becomes part of a URL, and comes from the session."""
 _TRIES: Final = 20
-"""To read the token of a server that answers already: it writes that a moment later."""
+"""Tries to read the token of a running server, which writes it shortly after its start."""
 _MOST_BYTES: Final = 1 << 20
 
 
 async def _path(client: Client, session: Session) -> str:
-    """With the token of the session's server; without where it has none, as with a password.
+    """Return the path with the server's token; without one if it has none, as with a password.
 
-    The server alone makes it, and tells its own user.
+    The server creates it, and reports it to its own user only.
     """
     for _ in range(_TRIES):
         for server in await _servers(client, session):
@@ -37,7 +37,7 @@ async def _path(client: Client, session: Session) -> str:
 
 
 async def _servers(client: Client, session: Session) -> list[dict[str, Any]]:
-    """What runs there, as Jupyter tells."""
+    """Return the running servers, as listed by Jupyter."""
     from nsml.client.programs import Output
 
     said = b""

@@ -1,7 +1,7 @@
-"""Which sessions a list has, in what order, in which columns: --filter, --sort, and --fields of single values.
+"""Selection, order and columns of a session list: --filter, --sort, and --fields of single values.
 
-These are the words of `nsml-tui`, understood by the same modules. What a filter asks for by owner and state narrows the
-list at the platform already; the rest is looked at here.
+The same words as in `nsml-tui`, parsed by the same modules. Owners and states of a filter already narrow the
+list on the platform; the rest is filtered here.
 """
 
 from __future__ import annotations
@@ -28,27 +28,27 @@ if TYPE_CHECKING:
     from nsml.view.tables import Column
 
 _RECENT = re.compile(r"(?<![^\s!|])@(?:last|[1-9]\d*)(?![^\s|])")
-"""A reference that counts back, as a word of a filter."""
+"""A reference that counts back (@last, @2), as a word of a filter."""
 _ALWAYS_COMPARED = frozenset({"age", "gpu", "gpus"})
-"""Numbers that every session has."""
+"""Numbers of every session."""
 _MOST_NAMED = 8
 
 
 class Choosing:
-    """What --filter and --sort say.
+    """The options --filter and --sort.
 
     Args:
-        filters: all of them must hold.
+        filters: all of them must match.
         sort: a column's key, `summary.NAME`, `arg.NAME`, `label.KEY`, or such a name alone; `-` before it: greatest first. "": newest first.
         fields: of --fields, by the same names.
 
-    Raises CommandError (USAGE) for a filter that says nothing.
+    Raises CommandError (USAGE) for an empty filter.
     """
 
     def __init__(self, filters: Sequence[str], sort: str, fields: Sequence[str] = ()) -> None:
         columns = {one.key for one in COLUMNS}
         self._names = [one for one in fields if one not in columns and not ordering.is_single(one)]
-        """Values of summaries and arguments, named alone."""
+        """Values of summaries and arguments, named without prefix."""
         self.texts = filters
         self.filters = [_understood(text) for text in filters]
         self._sort = sort.removeprefix("-")
@@ -57,12 +57,12 @@ class Choosing:
         self._known: ordering.Keys | None = None
         compared = {name for one in self.filters for name in one.compared()}
         self._missing = compared - _ALWAYS_COMPARED
-        """Numbers that are compared and that no session looked at so far has."""
+        """Compared numbers not found in any session so far."""
         self._looked_at: list[Filtered] = []
-        """Sessions without some of them."""
+        """Sessions read while some were missing."""
 
     async def know(self, client: Client) -> None:
-        """Learn who asks and which sessions @last and @2 are, where that matters."""
+        """Resolve @me, @last and @2, if used."""
         texts = [await _with_names(client, text) for text in self.texts]
         me = ""
         if any(ME in text for text in texts):
@@ -70,7 +70,7 @@ class Choosing:
         self.filters = [Filter(text, me=me) for text in texts]
 
     def narrow(self, chosen: SessionFilter) -> None:
-        """Have the platform leave out what is not meant anyway; who asks for an ended state wants ended ones."""
+        """Let the platform filter by owner and state; a filter for an ended state includes ended sessions."""
         from nsml.client.streams import ENDED_STATES
 
         for one in self.filters:
@@ -82,7 +82,7 @@ class Choosing:
             chosen.include_ended |= not ENDED_STATES.isdisjoint(states_of(one.named("state")))
 
     def summary_names(self, app: App) -> list[str]:
-        """The values of summaries that are looked at, which lists carry when asked for them."""
+        """Return the summary values in use; lists include them on request."""
         shown = [key for key in app.flags.fields if key.startswith(ordering.SUMMARY)]
         names = [key for one in self.filters for key in one.compared()]
         names += [
@@ -92,11 +92,11 @@ class Choosing:
 
     @property
     def looks_closer(self) -> bool:
-        """Whether it looks at more of a session than a table shows."""
+        """Whether it uses more of a session than a table shows."""
         return bool(self.filters or self._sort or self._names)
 
     def takes(self, session: Session, now: float) -> bool:
-        """Whether it is meant, at a moment (Unix seconds)."""
+        """Return whether a session matches, at a time (Unix seconds)."""
         filtered = Filtered(session)
         if self._missing:
             self._missing = {one for one in self._missing if filtered.number(one) is None}
@@ -104,7 +104,7 @@ class Choosing:
         return all(one.takes(filtered, now) for one in self.filters)
 
     def arranged(self, found: Sequence[Session], now: float) -> list[Session]:
-        """Sessions that came newest first in their order; as they came, where nothing of that name is there to sort by."""
+        """Sort sessions given newest first; unchanged if there is no such sort key."""
         every = [Filtered(one) for one in found]
         self._known = ordering.keys_of(every) if self.looks_closer else None
         if not self._sort:
@@ -123,7 +123,7 @@ class Choosing:
         return ""
 
     def refuse_unknown(self, found: Sequence[Session]) -> None:
-        """Raise CommandError (USAGE) where these have nothing of that name to sort by."""
+        """Raise CommandError (USAGE) if the sort key is unknown in these sessions."""
         if self._key or not self._sort or not found:
             return
         known = ordering.keys_of(map(Filtered, found))
@@ -138,7 +138,7 @@ class Choosing:
         )
 
     def unknown_numbers(self) -> list[str]:
-        """Of each number that was compared and that no session has: a line, and what may be meant."""
+        """Return a line, with similar names, for each compared number that no session has."""
         if not self._missing or not self._looked_at:
             return []
         known = ordering.keys_of(self._looked_at)
@@ -152,7 +152,7 @@ class Choosing:
         return lines
 
     def columns(self, app: App) -> Sequence[Column[Session]]:
-        """All columns; what is sorted by is seen, and marked, and what is filtered by is seen."""
+        """Return all columns; the sort column is shown and marked, filtered columns are shown."""
         keys = [key for one in self.filters for key in one.asked]
         found = [*ordering.with_filtered(COLUMNS, keys, self._known), *_asked(app)]
         found += [ordering.named_alone(one) for one in self._names if self._is_there(one)]
@@ -161,32 +161,32 @@ class Choosing:
         return ordering.marked(found, self._key, is_down=self._is_down)
 
     def _is_there(self, name: str) -> bool:
-        """Whether a session has a value of this name; also where none was looked at yet."""
+        """Return whether a session has a value of this name; True if none was read yet."""
         known = self._known
         return known is None or name in {*known.summary, *known.arguments}
 
     def record(self, app: App) -> Callable[[Session], dict[str, Any]]:
-        """The record of a session, with the single values among the fields that are asked for."""
+        """Return a function for a session's record, with the requested single values."""
         some = list(filter(ordering.is_single, app.flags.fields))
         names = [one for one in self._names if self._is_there(one)]
         return lambda one: {
             **{name: ordering.single_alone(one, name) for name in names},
-            **record(one),  # whose own fields are no values of that name
+            **record(one),  # its own fields take precedence over such values
             **{key: ordering.single(one, key) for key in some},
         }
 
 
 async def _with_names(client: Client, text: str) -> str:
-    """A filter with the full name in place of each reference that counts back.
+    """Replace each reference that counts back by the session's full name in a filter.
 
-    Raises ClientError where there is no such session.
+    Raises ClientError if there is no such session.
     """
     names = {one: (await client.sessions.get(one)).name for one in _RECENT.findall(text)}
     return _RECENT.sub(lambda found: f"name:{names[found[0]]}", text)
 
 
 def _asked(app: App) -> list[Column[Session]]:
-    """Those single values as columns."""
+    """Return the requested single values as columns."""
     some = filter(ordering.is_single, app.flags.fields)
     return [one for key in some if (one := ordering.column(key)) is not None]
 

@@ -1,9 +1,9 @@
-"""The list of sessions: shown, and for a plain `nsml ps` on this machine fetched on a short way.
+"""The list of sessions: its output, and a fast path for a plain `nsml ps` on this machine.
 
-`nsml ps` is what people and their prompts ask most, and to import click, asyncio and gRPC takes
-longer than all else of it. So `ps` without a flag, asked of a control plane behind a Unix socket,
-goes without them. Whatever is not plainly answered there takes the common way, which knows every
-flag and names every error.
+`nsml ps` is the most frequent request of people and their prompts, and importing click, asyncio and gRPC takes
+longer than the rest of it. So `ps` without a flag, for a control plane behind a Unix socket,
+works without them. Anything unusual takes the normal path, which handles every
+flag and error.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from nsml.v1.sessions_pb2 import Session
 
 PAGE = 1000
-"""Sessions; the longest list that one answer brings."""
+"""The most sessions in one response."""
 
 
 def show(
@@ -32,7 +32,7 @@ def show(
     include_ended: bool,
     choosing: Choosing | None = None,
 ) -> None:
-    """Write sessions in the chosen format, or say that there are none."""
+    """Write sessions in the chosen format, or report that there are none."""
     from cli.output import write_list
     from nsml.common.shell import shell_line
     from nsml.v1 import sessions_pb2
@@ -52,14 +52,14 @@ def show(
 
 
 def is_cut(app: App, choosing: Choosing | None = None) -> bool:
-    """Whether a list of sessions shows no more than the beginning of long commands, so that no more need be fetched."""
+    """Return whether long commands are cut in the list, so that only their beginnings need be fetched."""
     looks_closer = choosing is not None and choosing.looks_closer
     is_table = app.format is Format.TABLE and app.room is not None
     return is_table and not app.flags.fields and not looks_closer
 
 
 def answer_plainly(arguments: Sequence[str], app: App) -> bool:
-    """Show what a plain `nsml ps` asks for; False, with nothing shown, where the short way ends."""
+    """Answer a plain `nsml ps`; False, with nothing shown, if the fast path does not apply."""
     if list(arguments) != ["ps"]:
         return False
     found = _fetch(app)
@@ -70,9 +70,9 @@ def answer_plainly(arguments: Sequence[str], app: App) -> bool:
 
 
 def _fetch(app: App) -> Sequence[Session] | None:
-    """All live sessions, asked on the short way; None where it does not plainly answer.
+    """Fetch all live sessions on the fast path; None if it fails.
 
-    Only the first control plane is asked here, and of several not for long: the common way knows all.
+    Only the first control plane is asked here, and of several not for long: the normal path asks all.
     """
     try:
         context = app.context

@@ -1,4 +1,4 @@
-"""The list of live sessions as it changes: redrawn in place at a terminal, else a line a change."""
+"""The live list of sessions: redrawn in place on a terminal, else a line for each change."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ if TYPE_CHECKING:
 
 
 _REDRAW_S = 0.25
-"""Between two redrawings: what changes in between is drawn together."""
+"""Redraw interval in seconds; changes within it are drawn together."""
 _AGEING = 4
-"""After so many of them the ages are looked at, though nothing else changed."""
+"""Every so many redraws the ages are updated, even without other changes."""
 
 
 class Watched:
-    """The live sessions of a watch stream, newest first, and how they are shown."""
+    """Live sessions of a watch stream, newest first, and their output."""
 
     def __init__(self, app: App, choosing: Choosing) -> None:
         self._app = app
@@ -38,7 +38,7 @@ class Watched:
         self.link = self._screen.link
 
     def take(self, changed: Sequence[Session], removed: Sequence[str], *, reset: bool) -> None:
-        """Take one answer of the stream; a new list and a line are shown at once."""
+        """Apply one response of the stream; new lists and lines are shown at once."""
         news = [item for item in changed if _is_news(item, self._known.get(item.id))]
         if reset:
             self._known.clear()
@@ -54,7 +54,7 @@ class Watched:
 
     @asynccontextmanager
     async def kept_true(self, clock: Clock) -> AsyncIterator[None]:
-        """Redraw what changed, and the ages of what did not."""
+        """Redraw changes, and ages of unchanged sessions."""
         from nsml.common.concurrency import beside_each_other
 
         async def redraw() -> None:
@@ -82,7 +82,7 @@ class Watched:
         self._app.stdout.flush()
 
     def draw(self) -> None:
-        """Draw the list over what was drawn before."""
+        """Redraw the list in place."""
         from nsml.view.times import seconds_of
 
         now, choosing = self._app.clock.time(), self._choosing
@@ -96,7 +96,7 @@ class Watched:
 
 
 def _is_news(session: Session, known: Session | None) -> bool:
-    """Whether it is worth a line: what it takes of its node and of its devices changes all the time."""
+    """Return whether a change is worth a line: resource usage changes all the time."""
     if known is None or session.revision != known.revision or session.waiting != known.waiting:
         return session != known
     return (
@@ -107,7 +107,7 @@ def _is_news(session: Session, known: Session | None) -> bool:
 
 
 def watch_list(app: App, chosen: SessionFilter, choosing: Choosing) -> None:
-    """Show the live sessions and every change of them, until interrupted.
+    """Show the live sessions and their changes, until interrupted.
 
     Raises CommandError (USAGE) for a format that cannot be written line by line.
     """
@@ -123,7 +123,7 @@ def watch_list(app: App, chosen: SessionFilter, choosing: Choosing) -> None:
 
     async def follow(client: Client) -> None:
         await choosing.know(client)
-        await client.accounts.caller()  # a dead platform is told at once, a lost one waited for
+        await client.accounts.caller()  # fails at once on a dead platform; a lost one is waited for
         stream = watch_sessions(
             client,
             chosen,

@@ -1,4 +1,4 @@
-"""logs: what sessions printed; also the follower that `run` uses."""
+"""logs: output of sessions; also the follower for `run`."""
 
 from __future__ import annotations
 
@@ -30,14 +30,14 @@ if TYPE_CHECKING:
 
 _PATIENCE_S = 30.0
 _LONGEST_LINE = 1 << 20
-"""Characters of a line without an end; what is longer is shown in parts."""
+"""Most characters of a line without an end; longer ones are shown in parts."""
 _MOST_FOUND_ROWS = 4
-"""Of a terminal, for a line that --grep finds; a longer one is shown around the match."""
+"""Most terminal rows of a line found by --grep; a longer one is cut around the match."""
 ALL_RANKS = -1
 
 
 class _Rank(WholeRange):
-    """A rank, or ALL_RANKS for the word."""
+    """A rank, or ALL_RANKS for `all`."""
 
     name = "rank"
 
@@ -204,7 +204,7 @@ def logs(
 
 
 def _say_first_ended(app: App, sessions: Sequence[Session], shown_rank: int) -> None:
-    """Point to the log of the rank that ended first, of gangs of which another is shown."""
+    """Point to the log of the rank that ended first, for gangs whose shown rank is another."""
     from nsml.common.text import visible
     from nsml.view.sessions import log_of_first
 
@@ -215,7 +215,7 @@ def _say_first_ended(app: App, sessions: Sequence[Session], shown_rank: int) -> 
 
 
 def _refuse_search(references: Sequence[str]) -> NoReturn:
-    """Raise for options of a search without --grep; `-n 20` is told as `--tail 20`."""
+    """Raise for search options without --grep; for `-n 20` advise `--tail 20`."""
     session, *others = references or ("",)
     if others and others[-1].isdigit():
         raise CommandError(
@@ -230,7 +230,7 @@ def _refuse_search(references: Sequence[str]) -> NoReturn:
 def _check_span(
     app: App, since: datetime | timedelta | None, until: datetime | timedelta | None
 ) -> None:
-    """Raise click.UsageError where the one is after the other."""
+    """Raise click.UsageError if `since` is after `until`."""
     from datetime import UTC, datetime
 
     if since is None or until is None:
@@ -242,7 +242,7 @@ def _check_span(
 
 
 def _say_earlier(app: App, sessions: Sequence[Session], attempt: int | None) -> None:
-    """Say to people who asked for no attempt of which sessions earlier ones have logs, too."""
+    """Name the sessions with logs of earlier attempts, for people, unless --attempt is set."""
     from nsml.common.text import visible
     from nsml.view.sessions import earlier_logs
 
@@ -252,7 +252,7 @@ def _say_earlier(app: App, sessions: Sequence[Session], attempt: int | None) -> 
 
 
 def _say_what_waits(app: App, readers: Sequence[LogReader]) -> None:
-    """Say why there is nothing of a session that has not begun."""
+    """Print why a session that has not started has no output."""
     from nsml.common.text import visible
     from nsml.view.sessions import waiting_text
 
@@ -269,7 +269,7 @@ async def _follow_all(
     *,
     is_one_attempt: bool,
 ) -> None:
-    """Show all until they have ended, and say how; of one attempt only what it printed."""
+    """Follow all logs until the sessions end, and print how they ended; for one attempt only its output."""
     from nsml.common.concurrency import beside_each_other
     from nsml.common.text import visible
     from nsml.view.sessions import waiting_text
@@ -289,7 +289,7 @@ async def _follow_all(
 
 
 def prefix(app: App, name: str, width: int, number: int) -> str:
-    """What stands before each line when several sessions are shown."""
+    """Return the prefix of each line if several sessions are shown."""
     text = f"{name:<{width}} | "
     if app.painter is None:
         return text
@@ -301,7 +301,7 @@ def _ranks(session: Session, rank: int) -> Iterable[int]:
 
 
 def _names(wanted: Sequence[tuple[Session, int]], *, are_many: bool, are_ranks: bool) -> list[str]:
-    """What each log is called before its lines; nothing where there is but one."""
+    """Return the name of each log for its prefix; "" if there is only one."""
     names = []
     for session, rank in wanted:
         parts = [session.name] if are_many else []
@@ -312,14 +312,14 @@ def _names(wanted: Sequence[tuple[Session, int]], *, are_many: bool, are_ranks: 
 
 
 class Run(NamedTuple):
-    """Some lines of one log that came at one moment (Unix seconds), and what shows them."""
+    """Lines of one log with the same time (Unix seconds), and the function that shows them."""
 
     moment: float
     show: Callable[[], None]
 
 
 class LogReader:
-    """Shows one session's output. `show` again goes on where it was left."""
+    """Shows one session's output. Repeated calls of `show` continue."""
 
     def __init__(
         self,
@@ -356,7 +356,7 @@ class LogReader:
         self.has_shown = False
         """Whether there was any output."""
         self._at = 0.0
-        """When the last bytes came, where that is asked."""
+        """Time of the last bytes, if requested."""
         self._log = self._new_log()
         self._open: OpenLines | None = None
 
@@ -372,9 +372,9 @@ class LogReader:
         )
 
     async def show(self, client: Client, *, follow: bool, in_place: bool = False) -> None:
-        """Write what there is, and with `follow` what comes, until the session has ended.
+        """Write the log, and with `follow` new output, until the session has ended.
 
-        `in_place`: lines that may still change are shown, too, and drawn over.
+        `in_place`: also show lines that may still change, redrawn in place.
         """
         if self._search is not None:
             await self._show_found(client, self._search, follow=follow)
@@ -394,7 +394,7 @@ class LogReader:
                 self._open.leave()
 
     async def runs(self, client: Client) -> AsyncGenerator[Run, None]:
-        """What there is, of several logs that are shown in one. Each is shown before the next is asked for."""
+        """Yield the log's parts, to merge several logs. Each is shown before the next is requested."""
         from nsml.view.times import seconds_of
 
         if self._search is not None:
@@ -492,7 +492,7 @@ class LogReader:
             self._write_text(self._found(line, search))
 
     def _found(self, line: LogLine, search: LogSearch) -> str:
-        """A line with what is asked for before it; -- before one that does not follow the last."""
+        """Format a found line with its prefixes; -- before one not adjacent to the last."""
         from nsml.common.text import width
         from nsml.common.units import local_moment
         from nsml.view.terminal_output import found_text
@@ -516,7 +516,7 @@ class LogReader:
         return (f"{self._prefix}--\n" if is_apart else "") + f"{before}{text}\n"
 
     def _take(self, piece: LogPiece) -> Iterator[Printed]:
-        """What became final with a piece, by when it came where that is asked."""
+        """Yield the lines completed by a piece, by time if requested."""
         if 0 < self._attempt < piece.attempt:
             yield from self._end_attempt()
             self._say_attempt(piece.attempt)
@@ -534,7 +534,7 @@ class LogReader:
         yield from self._log.feed(piece.data[begin - piece.offset :], self._at)
 
     def _end_attempt(self) -> list[Printed]:
-        """What is left of an attempt, which may have ended within a line: the next begins one of its own."""
+        """Return the rest of an attempt, ended by a newline if its last line has none: the next starts on a new line."""
         done = self._log.close()
         if done and not self._is_raw and not done[-1].text.endswith("\n"):
             done[-1] = done[-1]._replace(text=done[-1].text + "\n")
@@ -560,7 +560,7 @@ class LogReader:
         self._write_text(text)
 
     def _before(self, at: float) -> str:
-        """What stands before a line."""
+        """Return the prefix of a line."""
         from nsml.common.units import local_moment
 
         return self._prefix + (f"{local_moment(at)} " if self._has_times and at else "")
@@ -587,9 +587,9 @@ class LogReader:
 
 
 class LogReaders:
-    """Several logs that are shown in one; of one session to its end.
+    """Several logs shown as one; for one session until its end.
 
-    `in_place`: nothing else is shown meanwhile, so that a line may be drawn over.
+    `in_place`: nothing else is printed meanwhile, so lines may be redrawn.
     """
 
     def __init__(self, readers: Sequence[LogReader], *, in_place: bool = False) -> None:
@@ -598,15 +598,15 @@ class LogReaders:
 
     @property
     def has_shown(self) -> bool:
-        """Whether one of them had anything."""
+        """Whether any of them had output."""
         return any(one.has_shown for one in self._readers)
 
     def rank_for(self, session: Session) -> int:
-        """The shown rank; with all of them whichever has the session's end."""
+        """Return the shown rank; if all are shown, the rank of the session's end."""
         return self._readers[0].rank if len(self._readers) == 1 else session.end.rank
 
     async def show(self, client: Client, *, follow: bool) -> None:
-        """See LogReader; of several in the order of their times, with `follow` as they come."""
+        """See LogReader; several logs are merged by time, with `follow` in order of arrival."""
         from nsml.common.concurrency import beside_each_other
 
         if len(self._readers) == 1:
@@ -620,7 +620,7 @@ class LogReaders:
 
 
 async def _in_order(logs: Sequence[AsyncGenerator[Run, None]]) -> None:
-    """Show what came first first; each log in its own order, whatever its times."""
+    """Merge logs by time; each stays in its own order, whatever its times."""
     from nsml.common.concurrency import beside_each_other
 
     next_ones: list[tuple[float, int, Run]] = []
@@ -643,7 +643,7 @@ async def _in_order(logs: Sequence[AsyncGenerator[Run, None]]) -> None:
 
 
 def _write_bytes(app: App, data: bytes) -> None:
-    """The very bytes, whatever the stream's encoding."""
+    """Write raw bytes, whatever the stream's encoding."""
     binary = getattr(app.stdout, "buffer", None)
     if binary is None:
         app.stdout.write(data.decode(errors="replace"))
@@ -660,7 +660,7 @@ async def follow_to_end(
     shows: LogReader | LogReaders | None,
     prepares: bool = False,
 ) -> Session:
-    """Follow a session to its end, showing its output where asked to, `prepares`: from its preparation on; the ended session."""
+    """Follow a session to its end, with its output if `shows`, `prepares`: from its preparation on; return the ended session."""
     from nsml.client.streams import wait_until
     from nsml.common.concurrency import beside_each_other
     from nsml.common.text import visible
@@ -693,14 +693,14 @@ async def follow_to_end(
         showing = group.create_task(shows.show(client, follow=True))
         end = await ended()
         if end.state == pb.SESSION_STATE_HELD:
-            showing.cancel()  # its output has no end while somebody may release it
+            showing.cancel()  # its output has no end, as the session may still be released
     if end.state == pb.SESSION_STATE_HELD:
         await shows.show(client, follow=False)
     return end
 
 
 def code_of_end(session: Session) -> int:
-    """The exit code of a session as this program's own: never 0 for a bad end."""
+    """Return the exit code for a session's end: never 0 for a failure."""
     from nsml.v1 import sessions_pb2 as pb
 
     if session.state == pb.SESSION_STATE_SUCCEEDED:
@@ -710,15 +710,15 @@ def code_of_end(session: Session) -> int:
 
 
 def end_words(session: Session, *, is_log_shown: bool = False, shown_rank: int = 0) -> str:
-    """How a session ended, in one line; after its log without what that ended with, too.
+    """Return the end of a session in one line; after its log without a message shown there.
 
-    Of a gang, also the command for the log of who ended first, where that is not the shown rank.
+    For a gang also the command for the log of the rank that ended first, if it is not the shown rank.
     """
     from nsml.common.text import visible
     from nsml.v1.sessions_pb2 import CAUSE_ENVIRONMENT_FAILED
     from nsml.view.sessions import is_last_output, log_of_first, state_text
 
-    # of a gang the log of another rank may have it
+    # in a gang it may be in the log of another rank
     is_alone = is_log_shown and session.spec.replica_count <= 1
     is_in_log = session.end.cause == CAUSE_ENVIRONMENT_FAILED or is_last_output(session)
     is_told = is_alone and is_in_log

@@ -1,8 +1,8 @@
-"""Who may use a port that a command of this user opened on the loopback: this user, and no foreign web page.
+"""Access check for ports opened on the loopback: only this user, and no foreign web page.
 
-The loopback belongs to everybody on the machine. The kernel lists each connection's two ends with the users that
-opened them, so the other end of one that was accepted tells who is there. A page of another site is loaded by
-the user's own browser; where its name was made to lead to the loopback (DNS rebinding), it is told by that name,
+The loopback is shared by all users of the machine. The kernel lists both ends of each connection with their
+users, so the peer of an accepted connection can be identified. A page of another site is loaded by
+the user's own browser; if its name resolves to the loopback (DNS rebinding), it is recognised by that name,
 which browsers send as Host.
 """
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
 MOST_HEAD_BYTES: Final = 64 << 10
-"""The longest head of a request that is looked at; a longer one is refused."""
+"""Longest request head that is parsed; a longer one is refused."""
 
 _TABLES = ("/proc/net/tcp", "/proc/net/tcp6")
 _REQUEST_LINE = re.compile(rb"[!#$%&'*+.^_`|~0-9A-Za-z-]+ [^\r\n]* HTTP/1\.[0-9]\r?\n")
@@ -33,11 +33,11 @@ _REFUSAL = (
 
 
 class CannotTell(Exception):
-    """This system does not say who connected."""
+    """This system cannot identify the peer."""
 
 
 def user_at(peer: tuple[str, int], here: tuple[str, int]) -> int | None:
-    """The uid of who opened the other end of a connection on this machine; None: it is open no more.
+    """Return the uid of a local connection's peer; None: it is closed.
 
     Args:
         peer: address and port of that end.
@@ -58,19 +58,19 @@ def user_at(peer: tuple[str, int], here: tuple[str, int]) -> int | None:
 
 
 def owner_in(tables: Iterable[str], peer: tuple[str, int], here: tuple[str, int]) -> int | None:
-    """As `user_at`, by the texts of /proc/net/tcp and tcp6."""
+    """`user_at` on the contents of /proc/net/tcp and tcp6."""
     ends = {(near, far) for near in _written(*peer) for far in _written(*here)}
     for table in tables:
         for line in table.splitlines()[1:]:
             fields = line.split()
-            # a socket that its program has closed has no inode, and nobody's uid
+            # a socket closed by its program has no inode and no valid uid
             if (fields[1], fields[2]) in ends and fields[9] != "0":
                 return int(fields[7])
     return None
 
 
 def _written(host: str, port: int) -> list[str]:
-    """An IPv4 address and port as the kernel writes them, also of a socket for both versions."""
+    """Return an IPv4 address and port in the kernel's format, also for dual-stack sockets."""
     packed = ipaddress.IPv4Address(host).packed
     words = []
     for address in (packed, ipaddress.IPv6Address(f"::ffff:{host}").packed):
@@ -81,22 +81,22 @@ def _written(host: str, port: int) -> list[str]:
 
 
 def may_pass(begun: bytes, names: Iterable[str] = ()) -> bool | None:
-    """Whether what a client says first may be passed on: no HTTP, or a request to this machine.
+    """Return whether a client's first bytes may be passed on: no HTTP, or a request to this machine.
 
-    A browser keeps a connection to one name, so that its first request decides.
+    A browser keeps a connection to one name, so the first request decides.
 
     Args:
-        begun: what has come so far.
+        begun: the bytes so far.
         names: of this machine, beside those of the loopback.
 
     Returns:
-        None where more has to come before that is known.
+        None if more bytes are needed.
     """
     if not _REQUEST_LINE.match(begun):
         whole = _ITS_BEGINNING.fullmatch(begun)
         if not whole:
             return True
-        # What may still be a request is none that may pass: a page can ask for a target of any length.
+        # Incomplete requests must not pass: a page can request a target of any length.
         return None if len(begun) < MOST_HEAD_BYTES else False
     end = _HEAD_END.search(begun)
     if end is None:
@@ -106,17 +106,17 @@ def may_pass(begun: bytes, names: Iterable[str] = ()) -> bool | None:
         begun[: end.start()].replace(b"\r", b""),
         re.IGNORECASE | re.MULTILINE,
     )
-    # programs without browsers may leave it out, which HTTP/1.0 allows
+    # programs without browsers may omit Host, which HTTP/1.0 allows
     return not hosts or (len(hosts) == 1 and _is_own(hosts[0].decode("latin-1"), names))
 
 
 def is_request(begun: bytes) -> bool:
-    """Whether what has come begins with a whole request line."""
+    """Return whether the bytes begin with a complete request line."""
     return _REQUEST_LINE.match(begun) is not None
 
 
 def refusal(option: str) -> bytes:
-    """The answer to a request that may not be passed on; `option` would let it."""
+    """Return the response to a refused request; `option` would allow it."""
     text = f"this port answers to localhost and 127.0.0.1; for another name of this machine: {option}\n"
     return _REFUSAL.format(len(text), text).encode()
 

@@ -1,4 +1,4 @@
-"""What `run` checks before it reads the folder: the entry, names of datasets, and that a platform is known."""
+"""Checks of `run` before the folder is read: the entry, names of datasets, and a configured platform."""
 
 from __future__ import annotations
 
@@ -24,16 +24,16 @@ if TYPE_CHECKING:
     from nsml.client.contexts import ContextError
 
 _LONGEST_SHOWN = 200
-"""Letters of a word that an error repeats."""
+"""Most characters of a word repeated in an error."""
 
 
 def no_entry(message: str, *, why: str = "", advice: str = "") -> CommandError:
-    """The refusal to run an entry, or a program of the folder, that is not there or that nothing here runs."""
+    """Return the error for an entry, or a program of the folder, that is missing or cannot be run."""
     return CommandError(message, code=ExitCode.USAGE, reason="NO_ENTRY", why=why, advice=advice)
 
 
 def check_first(app: App, options: RunOptions) -> None:
-    """Raise for an entry that is not there, or where no platform is known, before the folder is read; both in one."""
+    """Raise for a missing entry, or if no platform is configured, before the folder is read; both in one."""
     try:
         if options.repetition is None and not options.spec.argv:
             _check_entry(Path.cwd(), options.spec.entry)
@@ -46,7 +46,7 @@ def check_first(app: App, options: RunOptions) -> None:
 
 
 def entry_of(named: str, typed: Sequence[Typed], words: Sequence[str]) -> str:
-    """The program: what was named, in words of this folder, else main.py.
+    """Return the program: the named one, as a path in this folder, else main.py.
 
     Raises CommandError for a whole command line, `"train.py --lr 0.1"` or `-- python train.py`, with the one meant.
     """
@@ -67,7 +67,7 @@ def entry_of(named: str, typed: Sequence[Typed], words: Sequence[str]) -> str:
         with suppress(ValueError):
             return path.relative_to(Path.cwd()).as_posix()
     if not path.exists() and (given := _unquoted_arguments(typed)):
-        # `-a --lr 0.1`: the shell parted what is one value.
+        # `-a --lr 0.1`: an unquoted value, split by the shell.
         raise no_entry(
             f"no such entry file: {named}",
             why="-a takes all arguments as one word, in quotes",
@@ -85,7 +85,7 @@ def entry_of(named: str, typed: Sequence[Typed], words: Sequence[str]) -> str:
 
 
 def _unquoted_arguments(typed: Sequence[Typed]) -> str:
-    """The value of -a where it is one word that begins with a dash, and the word behind it was taken for the entry; else ""."""
+    """Return the value of -a if it is one word with a leading dash and the next word was parsed as the entry; else ""."""
     for one, behind in pairwise(typed):
         if one.option is not None and one.option.name == "args" and behind.option is None:
             value = one.words[-1].removeprefix("--args=")
@@ -94,7 +94,7 @@ def _unquoted_arguments(typed: Sequence[Typed]) -> str:
 
 
 def check_dataset_name(reference: str) -> None:
-    """Raise CommandError for a folder of this machine, or a version as images have them."""
+    """Raise CommandError for a local folder, or a version in image syntax."""
     name = Path(reference).expanduser().resolve().name
     if reference.startswith((".", "/", "~")) and name:
         raise CommandError(
@@ -142,7 +142,7 @@ def _check_entry(folder: Path, entry: str) -> None:
 
 
 def _platform_error(app: App) -> ContextError | Unavailable | None:
-    """Why there is no platform to submit to, where that is known without asking it."""
+    """Return why there is no platform to submit to, if known without a request."""
     from nsml.client.contexts import ContextError
 
     try:

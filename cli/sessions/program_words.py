@@ -1,4 +1,4 @@
-"""`nsml run python train.py --lr 0.1`: the words of a program among those of `nsml run`, put where they belong."""
+"""`nsml run python train.py --lr 0.1`: moves the words of a program to their place in `nsml run`."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ _ENVIRONMENT = "env"
 
 
 def corrected(typed: Sequence[Typed], after: Sequence[str]) -> str:
-    """The command line that runs the entry with these arguments; "" where it is not plain what was meant.
+    """Return the command line that runs the entry with these arguments; "" if ambiguous.
 
     Args:
-        typed: what stands before `--`.
-        after: the words behind it.
+        typed: the words before `--`.
+        after: the words after it.
     """
     kept: list[str] = []
     theirs: list[str] = []
@@ -50,7 +50,7 @@ def corrected(typed: Sequence[Typed], after: Sequence[str]) -> str:
 
 
 def meant_by(options: Sequence[Typed], words: Sequence[str]) -> str:
-    """The same for words that are a whole command, `python train.py` or `train.py --lr 0.1`; "" for any others."""
+    """The same for words that are a whole command, `python train.py` or `train.py --lr 0.1`; "" for others."""
     first = words[0] if words else ""
     is_command = bool(_PYTHON.match(first)) or first.endswith(".py")
     return corrected(options, words) if is_command else ""

@@ -1,4 +1,4 @@
-"""ps, getid, command: sessions as things in a list."""
+"""ps, getid, command: lists and names sessions."""
 
 from __future__ import annotations
 
@@ -99,7 +99,7 @@ def ps(
 
     filters = (*words, *filters)
     if search and is_glob(search) and not search.startswith("*"):
-        # The platform knows full names alone: what it finds beside short forms is left out here.
+        # The platform matches full names only: results that do not match the short form are dropped here.
         filters, search = (*filters, f"name:{search}"), f"*{search}"
     choosing = Choosing(filters, sort, app.flags.fields)
     chosen = wanted(
@@ -126,7 +126,7 @@ def _parts(values: Sequence[str]) -> list[str]:
 
 
 def _list(app: App, chosen: SessionFilter, choosing: Choosing, last: int | None) -> int:
-    """Show them; PARTLY where the ended ones could not be had."""
+    """List the sessions; return PARTLY if ended ones could not be read."""
     lacks: list[bool] = []
     limit = None if choosing.filters else last
     now = app.clock.time()
@@ -169,7 +169,7 @@ def wanted(
     search: str,
     include_ended: bool,
 ) -> SessionFilter:
-    """What the platform is asked for; a usage error for a state that is not known."""
+    """Return the platform's filter; a usage error for an unknown state."""
     from nsml.client.streams import ENDED_STATES
     from nsml.v1 import sessions_pb2 as pb
 

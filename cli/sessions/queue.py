@@ -1,4 +1,4 @@
-"""queue: what waits, in the order in which it would be served."""
+"""queue: queued sessions in scheduling order."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from nsml.v1.sessions_pb2 import ListQueueResponse
 
 LOOKS_EVERY_S: Final = 2.0
-"""How often -w asks again: as often as reasons are told anew to those who watch sessions."""
+"""Refresh interval of -w in seconds: the interval at which reasons are updated for watchers of sessions."""
 
 
 @command(
@@ -65,7 +65,7 @@ def show_queue(
     first: int | None = None,
     watch: bool = False,
 ) -> None:
-    """Show the queue once, or again whenever it has changed, until interrupted."""
+    """Show the queue once, or on each change until interrupted."""
 
     async def fetch(client: Client) -> ListQueueResponse:
         from nsml.view.queue import joined

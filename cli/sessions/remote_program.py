@@ -1,4 +1,4 @@
-"""A program elsewhere that has the streams, the terminal and the signals of this process."""
+"""Runs a remote program with the streams, the terminal and the signals of this process."""
 
 from __future__ import annotations
 
@@ -32,29 +32,29 @@ if TYPE_CHECKING:
         [Client, Mapping[str, str], tuple[int, int] | None],
         AbstractAsyncContextManager[RemoteProgram],
     ]
-    """Opens it, with these variables and a terminal of this size, or none."""
+    """Opens the program, with these variables and a terminal of this size, or none."""
 
 F = TypeVar("F", bound="Callable[..., Any]")
 
 UNKNOWN: Final = 255
-"""Exit code where how the program ended is not known, as ssh has it."""
+"""Exit code if the program's end is unknown, as in ssh."""
 _PASSED_ON: Final = ("TERM", "COLORTERM", "LANG", "LC_ALL", "LC_CTYPE")
-"""Variables of this terminal that programs there need to draw on it."""
+"""Variables of this terminal that remote programs need to draw on it."""
 _ENDING: Final = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT)
 _MOST_PASSED_ON: Final = 2
-"""Signals for a program without a terminal; the next one leaves it. As `docker run` counts."""
+"""Signals passed to a program without a terminal; the next one disconnects. As in `docker run`."""
 _ENDS_WITHIN_S: Final = 2.0
 _LOOKS_EVERY_S: Final = 0.2
 _READ_AHEAD: Final = 32
-"""Pieces of input that wait for the program: as long as they do, what is typed for nsml is seen."""
+"""Most pieces of input queued for the program: until then, escapes typed for nsml are recognised."""
 _NOT_THERE: Final = 127
 _SHELL_SYNTAX: Final = frozenset(" |&;<>$*")
 _RESET: Final = "\x1b[?47l\x1b[?1000;1002;1003;1006;2004l\x1b[?25h\x1b[0m\n\x1b[J"
-"""The program left the terminal anyhow: no other screen, no mouse, no marked pastes, a cursor, no colour."""
+"""Resets the terminal after the program: no alternate screen, no mouse, no bracketed paste, a cursor, no colour."""
 
 
 def program_options(function: F) -> F:
-    """The program, and how its streams are joined; for a `ProgramCommand`."""
+    """Add the program and the options of its streams; for a `ProgramCommand`."""
     options = (
         click.argument("argv", nargs=-1, type=click.UNPROCESSED, metavar="[-- PROGRAM ARG...]"),
         click.option(
@@ -82,10 +82,10 @@ def run_joined(
     command_line: str,
     session: str | None = None,
 ) -> int:
-    """Have this process's streams be those of a program elsewhere until it has ended: the exit code.
+    """Connect this process's streams to a remote program until it has ended; return its exit code.
 
-    `lost` is said where how it ended is unknown, unless `session`, which it runs in, has ended: then how that did.
-    `command_line` is what was typed before the program.
+    `lost` is printed if its end is unknown, unless its `session` has ended: then the end of that.
+    `command_line` are the words before the program.
     """
     if has_terminal and not app.stdin.isatty():
         raise CommandError("-t needs a terminal as stdin", code=ExitCode.USAGE)
@@ -118,7 +118,7 @@ def run_joined(
             return UNKNOWN, await because(_line(error))
 
     code, why = app.call(attach, waits=False)
-    # Unlike other words beside the result with --quiet, too; and only now, as a terminal may take nothing more.
+    # Unlike other messages, with --quiet, too; and only now, as a terminal may accept nothing more.
     if why:
         lead = _RESET if has_terminal else ""
         with suppress(OSError):  # the terminal is gone
@@ -129,7 +129,7 @@ def run_joined(
 
 
 async def _end_of(client: Client, session: str) -> str:
-    """How a session ended, which the control plane may learn a moment later; empty where it has not."""
+    """Return how a session ended, which may reach the control plane a moment later; "" if it has not."""
     from cli.sessions.logs import end_words
     from nsml.client.errors import ClientError
     from nsml.v1 import sessions_pb2 as pb
@@ -151,13 +151,13 @@ def _line(error: ClientError) -> str:
 
 
 def _size(app: App) -> tuple[int, int]:
-    """Rows and columns of this terminal; those of most where it does not know them."""
+    """Return rows and columns of this terminal; the common size if unknown."""
     size = os.get_terminal_size(app.stdin.fileno())
     return size.lines or 24, size.columns or 80
 
 
 class _Attached:
-    """The streams and signals of this process, joined to a program."""
+    """The streams and signals of this process, connected to a program."""
 
     def __init__(
         self, app: App, program: RemoteProgram, source: int, *, has_terminal: bool
@@ -173,7 +173,7 @@ class _Attached:
         self._ending_signals = 0
 
     async def run(self) -> tuple[int | None, str]:
-        """Until it has ended: its exit code, None if that is unknown, and what is to be said of that."""
+        """Run until the program has ended; return its exit code, None if unknown, and a message on it."""
         from nsml.client.errors import ClientError
 
         is_raw = _raw_terminal(self._app.stdin.fileno()) if self._has_terminal else nullcontext()
@@ -191,7 +191,7 @@ class _Attached:
         return self._program.exit_code, ""
 
     async def _joined(self) -> None:
-        """Until the program has ended. Raises Leave; ClientError: the connection broke; OSError: nobody reads."""
+        """Run until the program has ended. Raises Leave; ClientError: the connection broke; OSError: the reader is gone."""
         showing = asyncio.create_task(self._show())
         helpers = {
             asyncio.create_task(one)
@@ -240,7 +240,7 @@ class _Attached:
     async def _send_input(self) -> None:
         from nsml.client.errors import ClientError
 
-        with suppress(ClientError):  # whoever reads the output learns it, too
+        with suppress(ClientError):  # the reader of the output gets it, too
             while data := await self._typed.get():
                 await self._program.write(data)
             await self._program.end_input()
@@ -261,10 +261,10 @@ class _Attached:
         raise Leave
 
     def _take_signal(self, number: int) -> None:
-        """With a terminal the program gets its signals from there, by keys: those of this process end it."""
+        """With a terminal, programs get signals by keys through it: signals of this process disconnect."""
         if number in _ENDING:
             self._ending_signals += 1
-            # Where the program takes no input, signals behind it do not arrive.
+            # If the program reads no input, signals queued after it do not arrive.
             if self._has_terminal or self._ending_signals > _MOST_PASSED_ON:
                 self._leaves.set()
                 return
@@ -273,7 +273,7 @@ class _Attached:
     @contextmanager
     def _signals_taken(self) -> Iterator[None]:
         loop = asyncio.get_running_loop()
-        # What nohup and the like have it ignore stays ignored.
+        # Signals that are already ignored, as under nohup, stay ignored.
         taken = [
             number
             for number in (signal.SIGWINCH, *_ENDING)
@@ -290,12 +290,12 @@ class _Attached:
 
 @contextmanager
 def _raw_terminal(descriptor: int) -> Iterator[None]:
-    """The terminal passes on every key; afterwards it is as it was."""
+    """Set the terminal to raw mode; restore it afterwards."""
     before = termios.tcgetattr(descriptor)
-    tty.setraw(descriptor, termios.TCSADRAIN)  # keeps what was typed meanwhile
+    tty.setraw(descriptor, termios.TCSADRAIN)  # keeps input typed meanwhile
     try:
         yield
     finally:
         with suppress(termios.error):  # the terminal is gone
-            # Not TCSADRAIN: that waits, where a terminal has stopped to show what it gets.
+            # Not TCSADRAIN: that blocks if the terminal's output is stopped.
             termios.tcsetattr(descriptor, termios.TCSANOW, before)

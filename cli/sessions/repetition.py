@@ -1,4 +1,4 @@
-"""A new session from the record of another one, sending nothing: run --rerun, rerun, fork and resume."""
+"""New sessions from the record of another one, without an upload: run --rerun, rerun, fork and resume."""
 
 from __future__ import annotations
 
@@ -36,34 +36,34 @@ if TYPE_CHECKING:
     from nsml.view.reproduction import Unpinned
 
 _OF_FOLDERS = ("sends_code", "max_size", "rehash")
-"""Options about the folder that is sent: here none is."""
+"""Options about the uploaded folder; here there is none."""
 _OF_SOURCES = ("rerun", "session")
-"""What names the session on a command line."""
+"""Parameters that name the session on a command line."""
 NEWEST = "@last"
 """The newest checkpoint, on a command line."""
 
 
 class Source(NamedTuple):
-    """The session that is repeated, and how."""
+    """The repeated session, and how."""
 
     session: str
     """A reference."""
     kind: str = "rerun"
-    """In the contract's words: rerun, fork, resume."""
+    """In the contract's terms: rerun, fork, resume."""
     command: tuple[str, ...] = ("nsml", "run", "--rerun")
-    """The words in front of the session that ask for it."""
+    """The words of the command before the session."""
     checkpoint: str | None = None
-    """What the new session begins with; None: what the other one began with."""
+    """The initial checkpoint of the new session; None: that of the other session."""
 
 
 class Repetition:
-    """What to ask for again.
+    """The request to repeat a session.
 
     Args:
         source: which session, and how.
         given: the command's parameters.
-        typed: what stands before `--`, and `words` what stands behind it, None without it.
-        repeats: of those that are part of the command which repeats the new session.
+        typed: the words before `--`, and `words` those after it, None without it.
+        repeats: the words of `typed` to include in the command that repeats the new session.
 
     Raises:
         UsageError: they contradict each other.
@@ -85,26 +85,26 @@ class Repetition:
         self._required: Requirements | None = None
         self._nodes: list[Node] | None = None
         self._caller = ""
-        """The user's name, where the new session or the other one has output datasets."""
+        """The user's name, if either session has output datasets."""
         self._outputs_left_out: list[str] = []
         self._lock_left_out = ""
-        """Why the packages of the other session are not asked for; "": they are, or there is no lock."""
+        """Why the other session's packages are not requested; "": they are, or there is no lock."""
         self._added: list[str] = []
-        """The arguments that NSML added, too."""
+        """The arguments also added by NSML."""
         if self._typed.intersection(_OF_FOLDERS):
             raise click.UsageError(
                 "--rerun sends no folder: leave out --code, --no-code, --max-size and --rehash"
             )
 
     def tell_if_unknown(self, app: App, session: Session) -> None:
-        """Say so where the platform does not keep what a session came from."""
+        """Warn if the platform does not store the origin of sessions."""
         if not session.HasField("origin"):
             app.say(
                 "warning: the platform is of an older version: it does not keep what it is a rerun of"
             )
 
     def supposed(self, request: CreateSessionRequest) -> Session:
-        """The session that would be made, as far as the request says; of its user as the one that it would come from."""
+        """Return the session of the request, as far as known; owned by the source session's user."""
         from nsml.v1.sessions_pb2 import Session as Message
 
         git = request.git if request.HasField("git") else None
@@ -116,7 +116,7 @@ class Repetition:
         return made
 
     def tell(self, app: App, made: Session) -> None:
-        """Say what is another one than in the session that it came from, and what may be."""
+        """Report differences from the source session, actual and possible."""
         from nsml.view.sessions import initial_text
 
         source = self._found
@@ -163,7 +163,7 @@ class Repetition:
         return [*lock, *not_pinned(self._found, made, self._required, self._nodes)]
 
     def _changed(self, made: Session) -> str:
-        """What was asked for that the other session had not: `gpus 1 -> 2, lr 0.1 -> 0.2`."""
+        """Return requested differences from the source session: `gpus 1 -> 2, lr 0.1 -> 0.2`."""
         from nsml.view import compare
 
         if self._found is None:
@@ -181,11 +181,11 @@ class Repetition:
 
     @asynccontextmanager
     async def asked(self, client: Client, request: CreateSessionRequest) -> AsyncIterator[None]:
-        """Ask for what the session asked for, except for what was typed; what is advised within is about it.
+        """Fill the request from the session, except for typed options; advice of errors within refers to it.
 
         Raises:
             NotFound: there is no such session.
-            CommandError: something of it is not the user's to know, it runs a command and has no arguments, it was
+            CommandError: the user may not see all of it, it runs a command and has no arguments, it was
                 restored without its datasets, or it is to be resumed and has not ended.
         """
         if self._found is None:
@@ -234,7 +234,7 @@ class Repetition:
         return known
 
     def _leave_out_foreign(self, session: Session) -> None:
-        """Of a restored session ask for no dataset that was not found here: one of its name may be any other.
+        """Drop a restored session's datasets that were not found here: one of the same name may be another.
 
         Raises CommandError unless datasets were typed.
         """
@@ -255,7 +255,7 @@ class Repetition:
         session.spec.datasets.extend(kept)
 
     async def _leave_out_outputs(self, client: Client, spec: SessionSpec, session: Session) -> None:
-        """Of another user's session ask for no output datasets but those that were typed: they would be versions of one's own."""
+        """Drop output datasets that were not typed from another user's session: they would become versions of one's own."""
         if not spec.output_datasets:
             return
         self._caller = (await client.accounts.caller()).user.name
@@ -264,7 +264,7 @@ class Repetition:
             del spec.output_datasets[:]
 
     def _pin_image(self, request: CreateSessionRequest, session: Session) -> None:
-        """Ask for the image that it ran in, unless another one, a newer one of its name, or one from a Dockerfile is asked for."""
+        """Request the image it ran in, unless another one, a newer one of its name, or one from a Dockerfile is requested."""
         from nsml.view.reproduction import pinned_image
 
         if "image" in self._typed and "dockerfile" not in self._typed:
@@ -277,15 +277,15 @@ class Repetition:
             request.spec.image = session.spec.image = pinned
 
     def _pin_packages(self, request: CreateSessionRequest, session: Session) -> None:
-        """Ask for the packages that it ran with, unless the newest ones, an image, or a Dockerfile, which installs its own, are asked for."""
+        """Request the packages it ran with, unless the newest ones, an image, or a Dockerfile, which installs its own, are requested."""
         is_same = {"image", "refresh"}.isdisjoint(self._typed) and not request.spec.dockerfile
         lock = session.environment_lock.digest or session.spec.environment_lock
         request.spec.environment_lock = lock if is_same else ""
 
     async def _set_conda(self, client: Client, spec: SessionSpec, session: Session) -> None:
-        """Ask for a node that installs packages of conda if the code lists any, and for no lock that is not of its kind.
+        """Request a node with conda if the code lists conda packages, and drop a lock of the other kind.
 
-        What older clients asked for says nothing about conda, and the nodes of that time installed none of it.
+        Requests of older clients do not mention conda, and the nodes of that time installed none of it.
         """
         from nsml.packages.locks import is_of_conda
 
@@ -299,7 +299,7 @@ class Repetition:
         try:
             lock = (await client.environments.lock(session.id)).content
         except ClientError:
-            return  # the submission says what it lacks
+            return  # the submission reports the missing part
         if is_of_conda(lock) != spec.needs_conda:
             spec.environment_lock = ""
             lists = f"{visible(required.source)} lists" if required.source else "the code lists"
@@ -310,7 +310,7 @@ class Repetition:
             )
 
     def _check_known(self, session: Session) -> None:
-        """Where values are hidden, all are; one that is three asterisks is a value like any other."""
+        """Hidden values are hidden all together; a single value of three asterisks is a normal value."""
         if set(session.spec.environment.values()) != {HIDDEN}:
             return
         hidden = sorted(session.spec.environment.keys() - self._given["env"].keys())
@@ -351,9 +351,9 @@ class Repetition:
     async def _add_fork_arguments(
         self, client: Client, spec: SessionSpec, session: Session
     ) -> None:
-        """Add the arguments of a fork to those of a program written for NSML which begins with a checkpoint.
+        """Add the fork arguments for a program written for NSML that starts from a checkpoint.
 
-        Not where the user typed one of them, or the program is another one than the session's.
+        Not if the user typed one of them, or the program differs from the session's.
         """
         is_same = session.progress.resumable and spec.entry == session.spec.entry
         typed = [*shell_words("-a", self._given["args"]), *(self._words or ())]
@@ -366,8 +366,8 @@ class Repetition:
             if not name or not takes_fork_arguments(await read_python(client, session), name):
                 return
         except ClientError:
-            return  # the submission says what it lacks
-        # By name: a newer one that comes meanwhile would not be the one of the arguments.
+            return  # the submission reports the missing part
+        # By name: a newer checkpoint created meanwhile would not match the arguments.
         spec.initial_checkpoint.name = name
         spec.args[:] = with_fork_arguments(spec.args, name)
         self._added = fork_arguments(name)
@@ -376,7 +376,7 @@ class Repetition:
         return shell_line([*self._source.command, session.name])
 
     def _command(self, session: Session) -> list[str]:
-        """What was typed, with the session by a name that means it tomorrow, too, and without the values of variables."""
+        """Return the typed command, with the session's permanent name and without the values of variables."""
         words: list[str] = []
         for one in self._repeats:
             if one.option is not None and one.option.name not in _OF_SOURCES:
@@ -388,9 +388,9 @@ class Repetition:
 
 
 async def _checkpoint_name(client: Client, session: Session, given: str) -> str:
-    """The name of the checkpoint with this name or tag; "" for the newest that can be read, and if there is none.
+    """Return the name of the checkpoint with this name or tag, of the newest readable one for ""; "" if there is none.
 
-    The newest one is that of the latest attempt that has one, as for the platform.
+    The newest one is that of the latest attempt with a checkpoint, as on the platform.
     """
     if given:
         return (await client.checkpoints.get(session.id, given)).name
@@ -405,14 +405,14 @@ async def _checkpoint_name(client: Client, session: Session, given: str) -> str:
 
 
 def _leave_out_lost_start(session: Session) -> None:
-    """Of a restored session do not ask for the checkpoint that it began with where that was not restored; see `not_pinned`."""
+    """Drop a restored session's initial checkpoint if it was not restored; see `not_pinned`."""
     initial = session.spec.initial_checkpoint
     if session.HasField("imported") and not initial.digest:
         session.spec.ClearField("initial_checkpoint")
 
 
 async def _required(client: Client, session: Session, spec: SessionSpec) -> Requirements | None:
-    """What the code of a session asks for with the program of `spec`; None where that cannot be read."""
+    """Return the requirements of a session's code with the program of `spec`; None if unreadable."""
     from nsml.client.code import read_required
 
     asked = type(session).FromString(session.SerializeToString())
@@ -420,11 +420,11 @@ async def _required(client: Client, session: Session, spec: SessionSpec) -> Requ
     try:
         return await read_required(client, asked, has_image=bool(spec.image))
     except ClientError:
-        return None  # the submission says what it lacks
+        return None  # the submission reports the missing part
 
 
 async def _nodes(client: Client, session: Session) -> list[Node] | None:
-    """All nodes, if something of the session is to be compared with what they have; None where that fails."""
+    """Return all nodes, if something of the session depends on them; None if not, or on failure."""
     from nsml.view.reproduction import is_of_nodes
 
     if not is_of_nodes(session):
@@ -464,7 +464,7 @@ def _check_ended(session: Session) -> None:
 
 
 def _comparable(session: Session) -> Session:
-    """The session with its datasets named by owner, as both of two users' have to be."""
+    """Return the session with full dataset names, comparable between users."""
     from nsml.v1.sessions_pb2 import Session as Message
 
     copy = Message.FromString(session.SerializeToString())
@@ -473,7 +473,7 @@ def _comparable(session: Session) -> Session:
 
 
 def _name_owner(session: Session) -> None:
-    """Datasets are named as their user sees them: here somebody else may ask for them."""
+    """Add the owner to dataset names: their user's short names may be ambiguous here."""
     for one in session.spec.datasets:
         if "/" not in one.name:
             one.name = f"{session.owner}/{one.name}"

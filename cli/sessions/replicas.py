@@ -1,4 +1,4 @@
-"""SESSION:RANK: which replica of a session is meant."""
+"""SESSION:RANK: references to replicas."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ RANK: Final = WholeRange(0)
 
 
 def replica_of(reference: str, rank: int | None = None) -> tuple[str, int]:
-    """Which session, and which replica of it; `rank` is what an option says."""
+    """Return the session and the replica's rank; `rank` is the option's value."""
     session, colon, written = reference.rpartition(":")
     if not (colon and session and written.isdecimal()):
         return reference, rank or 0

@@ -1,6 +1,6 @@
-"""run: check, pack, send what is missing, submit, and follow where asked to.
+"""run: check, pack, upload, submit, and follow if requested.
 
-Everything that can be known here is checked before anything is sent, so that a mistake leaves
+Everything that can be checked locally is checked before the upload, so that a mistake leaves
 nothing behind.
 """
 
@@ -58,34 +58,34 @@ if TYPE_CHECKING:
 
 F = TypeVar("F", bound="Callable[..., Any] | click.Command")
 _STAY_OPTIONS = {"follow", "interactive", "removes", "wait"}
-"""What this program does while the session runs: no part of the command that repeats the session."""
+"""Options for the time the session runs: no part of the command that repeats the session."""
 _LOOKS, _LOOK_S = 16, 0.03
-"""How often, and how far apart, `run` looks whether its session was placed."""
+"""Number and interval, in seconds, of the checks by `run` whether its session was placed."""
 _SEE = "nsml ps -a    shows whether it was submitted all the same"
 
 
 _UNSENT = "0" * 64
-"""For the digest of code that was not read yet: the platform checks all but the code."""
+"""Placeholder digest for unread code: the platform checks everything else."""
 
 
 class _Code(NamedTuple):
-    """The files to send, None where there are none, and what is known of them."""
+    """The files to send, None if there are none, and their cache."""
 
     listed: FolderFiles | None
     cache: StatCache | None
 
 
 class _Submission:
-    """How far a submission came, for whoever breaks it off or gets no answer."""
+    """Progress of a submission, for interrupts and lost responses."""
 
     request: CreateSessionRequest | None = None
-    """What is asked, the same in each try: its id makes that safe."""
+    """The request, the same in each retry: its id makes that safe."""
     packed: Packed | None = None
     """The code, once the platform has it."""
     is_asked = False
-    """Whether the platform may have taken it already."""
+    """Whether the platform may have received it already."""
     session: Session | None = None
-    """What the platform answered."""
+    """The platform's response."""
 
 
 def _show_ignores(context: click.Context, _parameter: click.Parameter, value: bool) -> None:
@@ -97,7 +97,7 @@ def _show_ignores(context: click.Context, _parameter: click.Parameter, value: bo
 
 
 def asking_options(command: F) -> F:
-    """How a session is asked for, beside the flags of its spec: by every command that submits one."""
+    """Add the options of all commands that submit a session, beside the flags of its spec."""
     for option in (
         click.option(
             "--argv", "is_argv", is_flag=True, help="The words after -- are a whole command."
@@ -116,7 +116,7 @@ def asking_options(command: F) -> F:
 
 
 def staying_options(command: F) -> F:
-    """What this program does once it is submitted, or in place of that."""
+    """Add the options for what to do after the submission, or instead of it."""
     for option in (
         click.option(
             "--rm",
@@ -225,7 +225,7 @@ def run(context: click.Context, /, **given: Any) -> int:
 
 
 def _submit_all(app: App, several: Sequence[Member]) -> int:
-    """Submit the sessions one after the other, with one code; what has been made stays where a later one is refused."""
+    """Submit the sessions one by one, with one code; if one is refused, earlier ones stay."""
     first = several[0].given
     if first["wait"] or _follows(app, first):
         raise click.UsageError("--array and --sweep make several sessions: none to stay with")
@@ -263,7 +263,7 @@ def _submitted_beside(
     *,
     patience_s: float,
 ) -> Session | None:
-    """A further session beside the one that was made last; the first where none was.
+    """Submit another session with the code of the last one; or the first one.
 
     A control plane of an earlier version does not know the origin: then the session has none.
     """
@@ -281,9 +281,9 @@ def _submitted_beside(
 
 
 def _beside(options: RunOptions, made: Session) -> RunOptions:
-    """The options of a further session: with the code of one that is made, its commit, and after the same sessions.
+    """Return the options of another session, with the code, commit and `after` of a submitted one.
 
-    What was typed does not mean these any more: `@last` is another session by now.
+    The typed references may no longer mean the same: `@last` is another session by now.
     """
     request, spec = options.request, options.spec
     spec.bundle_digest = made.spec.bundle_digest
@@ -295,7 +295,7 @@ def _beside(options: RunOptions, made: Session) -> RunOptions:
 
 
 def submit(context: click.Context, given: dict[str, Any], source: Source | None) -> int:
-    """Carry out a command line that submits; `source`: the session that is repeated, None where the folder is sent."""
+    """Run a submitting command; `source`: the session to repeat, None if the folder is sent."""
     app = the_app(context)
     options = options_of(given, context.meta["words"], context.meta["typed"], source)
     follows = _follows(app, given)
@@ -312,7 +312,7 @@ def submit(context: click.Context, given: dict[str, Any], source: Source | None)
 
 
 def submitted(app: App, options: RunOptions, *, patience_s: float = DEFAULT_S) -> Session | None:
-    """The session that was made of it; None after Ctrl-C, which says what came of it."""
+    """Submit a session and return it; None after Ctrl-C, with a message on its state."""
     submission = _Submission()
     try:
         cache = stat_cache(app, rehash=options.rehash)
@@ -350,13 +350,13 @@ def submitted(app: App, options: RunOptions, *, patience_s: float = DEFAULT_S) -
 def _show(
     app: App, session: Session, given: dict[str, Any], options: RunOptions, *, follows: bool
 ) -> int:
-    """Say what was submitted, and stay with it where asked to; the exit code."""
+    """Report the submission, and stay with the session if requested; return the exit code."""
     after = After.ASK if given["interactive"] else After.KEEP
     after = After.REMOVE if given["removes"] else after
     if after is After.REMOVE:
         app.say(REMOVES_NOTE)
     if follows:
-        # The result is what the program prints; the line about its session goes to stderr.
+        # The result is the program's output; the line about its session goes to stderr.
         app.say(submitted_text(app, session))
         _tell_repetition(app, session, options)
         return stay(app, session, shows=True, after=after)
@@ -370,7 +370,7 @@ def _show(
                 next_steps = "why: nsml status --explain @last   follow: nsml logs -f @last"
             app.say(f"  {next_steps}")
         return ExitCode.OK
-    # People and `-o name` get it at once; a record is of the ended session.
+    # People and `-o name` get it at once; a record describes the ended session.
     is_at_once = app.is_for_people or app.format is Format.NAME
     if is_at_once:
         _write(app, session, options)
@@ -384,7 +384,7 @@ def _tell_repetition(app: App, session: Session, options: RunOptions) -> None:
 
 
 def _follows(app: App, given: dict[str, Any]) -> bool:
-    """Whether to stay and show what the program prints; a usage error where that cannot be."""
+    """Return whether to stay and show the program's output; a usage error for options that contradict it."""
     follows = bool(given["follow"] or given["interactive"])
     follows = follows or bool(given["removes"] and not given["wait"])
     if given["dry_run"] and (follows or given["wait"]):
@@ -402,7 +402,7 @@ def options_of(
     typed: Sequence[Typed],
     source: Source | None = None,
 ) -> RunOptions:
-    """The options of a command line; a usage error where they contradict each other."""
+    """Return the options of a command line; a usage error if they contradict each other."""
     if given["positional"] and given["entry"]:
         raise click.UsageError("the entry is named twice: ENTRY and -e")
     arguments = _arguments(given["args"], words or ())
@@ -454,7 +454,7 @@ def options_of(
 
 
 def _arguments(text: str, words: Sequence[str]) -> list[str]:
-    """Those of -a; a usage error where one of them is among the words behind --, too."""
+    """Return the arguments of -a; a usage error if one of them is also after --."""
     arguments = shell_words("-a", text)
     if twice := option_names(arguments) & option_names(words):
         raise click.UsageError(f"{min(twice)} is given twice, by -a and behind --: leave one out")
@@ -462,7 +462,7 @@ def _arguments(text: str, words: Sequence[str]) -> list[str]:
 
 
 def _request(given: dict[str, Any]) -> CreateSessionRequest:
-    """One that only says who is to see the session."""
+    """Return a request with only the session's visibility."""
     from nsml.v1.sessions_pb2 import CreateSessionRequest
     from nsml.view.sessions import visibility_named
 
@@ -470,7 +470,7 @@ def _request(given: dict[str, Any]) -> CreateSessionRequest:
 
 
 def _asked(client: Client, options: RunOptions) -> AbstractAsyncContextManager[None]:
-    """While the platform is asked: where a session is repeated, what it asked for is in the request."""
+    """Return the context for requests: for a repeated session it fills the request."""
     if options.repetition is None:
         return nullcontext()
     return options.repetition.asked(client, options.request)
@@ -485,7 +485,7 @@ def _check_shm(shm_bytes: int, memory_bytes: int) -> None:
 
 
 def _environment(given: dict[str, Any]) -> dict[str, str]:
-    """The variables of all files and flags; of one name the last file's, and the flags' before it."""
+    """Merge the variables of files and flags; later files win over earlier ones, flags over files."""
     variables: dict[str, str] = {}
     for _, found in given["env_file"]:
         variables |= found
@@ -493,7 +493,7 @@ def _environment(given: dict[str, Any]) -> dict[str, str]:
 
 
 def _list(app: App, folder: Path, options: RunOptions) -> tuple[FolderFiles | None, list[str]]:
-    """The files of the folder, None for an empty one that a plain command does not need; what needs containers of it."""
+    """List the folder's files, None for an empty one that a plain command does not need; and its needs of containers."""
     from cli.sessions.code_checks import Code, check_code
     from nsml.content.errors import EmptyFolder, TooLarge
     from nsml.content.ignore import rules_for
@@ -521,7 +521,7 @@ def _list(app: App, folder: Path, options: RunOptions) -> tuple[FolderFiles | No
 
 
 async def _warn_of_containers(app: App, client: Client, needs: Sequence[str]) -> None:
-    """Say that programs run without these, where no node runs containers."""
+    """Warn that programs run without these if no node runs containers."""
     from nsml.client.errors import ClientError
     from nsml.v1.resources_pb2 import ISOLATION_CONTAINER
 
@@ -530,7 +530,7 @@ async def _warn_of_containers(app: App, client: Client, needs: Sequence[str]) ->
     try:
         nodes = await client.nodes.every()
     except ClientError:
-        return  # what is asked for next fails as well, or the node says it in the log
+        return  # the next request fails as well, or the node reports it in the log
     if nodes and not any(one.isolation == ISOLATION_CONTAINER for one in nodes):
         app.say_once(
             f"warning: no node runs containers: the program runs without {' and '.join(needs)}"
@@ -538,7 +538,7 @@ async def _warn_of_containers(app: App, client: Client, needs: Sequence[str]) ->
 
 
 def _dry_run(app: App, options: RunOptions) -> None:
-    """Say whether it would start now or wait; raises what submitting it would."""
+    """Report whether it would start now or wait; raises the errors of a submission."""
     from nsml.client.errors import NoCapacity
 
     listed, contained = _list(app, Path.cwd(), options) if options.sends_code else (None, [])
@@ -576,9 +576,9 @@ def _dry_run(app: App, options: RunOptions) -> None:
 async def _submit(
     app: App, client: Client, options: RunOptions, code: _Code, submission: _Submission
 ) -> Session:
-    """Check what only the platform knows, send what it lacks, and create the session.
+    """Check what only the platform knows, upload missing data, and create the session.
 
-    It may be done again with the same request, whatever became of it the first time.
+    Safe to retry with the same request, whatever its first outcome.
     """
     from nsml.client.errors import NotFound
 
@@ -613,9 +613,9 @@ async def _submit(
 
 
 async def _settled(client: Client, session: Session) -> Session:
-    """The session once it is placed, or known to wait and why; as it is after half a second.
+    """Return the session once placed, or waiting with a reason; unchanged after half a second.
 
-    It exists, whoever answers now: in its last known state where nobody does.
+    It exists: if the platform does not answer, its last known state is returned.
     """
     with suppress(Unavailable):
         for _ in range(_LOOKS):
@@ -633,7 +633,7 @@ def _waits(session: Session) -> bool:
 
 
 async def _check_dataset(app: App, client: Client, asked: DatasetReference) -> None:
-    """Raise NotFound, with the names that were perhaps meant, unless there is such a dataset."""
+    """Raise NotFound, with similar names, unless the dataset exists."""
     from nsml.client.errors import NotFound
 
     name = asked.name
@@ -643,7 +643,7 @@ async def _check_dataset(app: App, client: Client, asked: DatasetReference) -> N
         known = [item.name for item in await client.datasets.every()]
         plain = name.rpartition("/")[2]
         if plain in known and error.advice:
-            raise  # it lacks this version
+            raise  # the version is missing
         nearest = near(plain, known)
         raise NotFound(
             error.message,
@@ -656,7 +656,7 @@ async def _check_dataset(app: App, client: Client, asked: DatasetReference) -> N
 
 
 def _with_dataset(arguments: Sequence[str], name: str, meant: str) -> str:
-    """The command line with another dataset; a short one where that did not name it, or gives values of variables."""
+    """Return the command line with another dataset; a short one if it did not name it, or has values of variables."""
     reference = re.compile(rf"(-d|--dataset=|--stream=|){re.escape(name)}(?=[@=]|\Z)")
     words = list(arguments)
     options = words[: words.index("--")] if "--" in words else words
@@ -693,7 +693,7 @@ async def _send(
 
 
 def _identified(options: RunOptions, listed: FolderFiles | None) -> CreateSessionRequest:
-    """What is asked for, under an id of its own; its code is named once it is sent."""
+    """Return the request with a new id; the code's digest is set after the upload."""
     request = options.request
     request.request_id = new_request_id()
     if options.repetition is None and listed is not None:
@@ -702,7 +702,7 @@ def _identified(options: RunOptions, listed: FolderFiles | None) -> CreateSessio
 
 
 def _aborted(submission: _Submission) -> str:
-    """What an interrupted submission has come to."""
+    """Return the state of an interrupted submission."""
     if submission.session is not None:
         return goes_on(submission.session)
     aborted = "run aborted: Interrupted by user"
@@ -724,7 +724,7 @@ def _write(app: App, session: Session, options: RunOptions) -> None:
 
 
 def submitted_text(app: App, session: Session) -> str:
-    """That it was submitted; of one that waits also for what, as far as a line has room: --explain has all of it."""
+    """Report the submission; for a queued session with its reason, cut to one line: --explain has all of it."""
     from nsml.common.text import fit_words
     from nsml.view.sessions import waits_for_others
 

@@ -1,4 +1,4 @@
-"""What a command line of `run` asks for."""
+"""The request of a `run` command line."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunOptions:
-    """What the command line asks for.
+    """The options of a command line.
 
     Attributes:
-        request: what the platform is asked, but for the id and the code's digest.
-        rehash: whether files are read that look unchanged.
-        repetition: what fills it in, where it is made from the record of another session.
+        request: to the platform, without the id and the code's digest.
+        rehash: read files even if they look unchanged.
+        repetition: fills the request, if it repeats another session.
     """
 
     request: CreateSessionRequest = field(repr=False)
@@ -29,5 +29,5 @@ class RunOptions:
 
     @property
     def spec(self) -> SessionSpec:
-        """What is to run, and on what."""
+        """The program and its resources."""
         return self.request.spec

@@ -1,6 +1,6 @@
-"""Servers of a session's own environment that `nsml dev` starts and opens here: JupyterLab and code-server.
+"""Servers of a session's own environment, started and opened here by `nsml dev`: JupyterLab and code-server.
 
-Each listens on a Unix socket of the session alone, which `nsml forward` reaches.
+Each listens on a Unix socket private to the session, reached by `nsml forward`.
 """
 
 from __future__ import annotations
@@ -20,26 +20,26 @@ LOOKS_EVERY_S: Final = 0.5
 
 
 class Server(NamedTuple):
-    """One kind of them."""
+    """A kind of server."""
 
     flag: str
     name: str
     service: str
-    """Of its socket."""
+    """The name of its socket."""
     argv: Sequence[str]
     argv_in_image: Sequence[str]
-    """For an image that somebody names: what is in it need not be Python."""
+    """For a user's image, which may lack Python."""
     needs: str
-    """What to do where it is not there."""
+    """What to do if it is missing."""
     opening: Callable[[Client, Session], Awaitable[str]]
-    """The path of its first page, perhaps with a token, once it serves."""
+    """Returns the path of its first page, perhaps with a token, once it serves."""
 
     def advice(self, session: Session) -> str:
-        """What to do about a session that has ended before it served."""
+        """Return the advice for a session that has ended before it served."""
         return f"nsml logs {session.name}\n{self.needs}"
 
     async def path(self, client: Client, session: Session) -> str:
-        """That of its first page. Raises CommandError: the session has ended."""
+        """Return the path of its first page. Raises CommandError: the session has ended."""
         from nsml.client.errors import AlreadyEnded, NoSuchService, StateConflict
 
         while True:

@@ -1,4 +1,4 @@
-"""ssh: OpenSSH into running sessions, and with it scp, sftp, rsync, its forwarding, and editors that use it."""
+"""ssh: OpenSSH into running sessions, and with it scp, sftp, rsync, port forwarding, and editors that use it."""
 
 from __future__ import annotations
 
@@ -30,8 +30,9 @@ _PROGRAM: Final = "ssh"
 _MUCH: Final = 128 << 10
 _LITTLE: Final = 4 << 10
 _PAUSE_S: Final = 0.005
-"""After little for the server while much comes from it: ssh says for every 100 KB that it has taken them, and each word of
-that costs all on the way as much as a piece of what comes. It lets 2 MB come ahead, so nothing waits for that."""
+"""Pause after small client messages during a large download: ssh acknowledges every 100 KB, and each message
+costs as much on the way as a piece of the download. ssh's window is 2 MB, so nothing waits for it.
+"""
 
 
 @command(
@@ -103,7 +104,7 @@ def ssh_proxy(app: App, *, host: str) -> None:
 
 
 async def _joined(app: App, server: SshServer) -> None:
-    """Until the server has ended, or ssh has."""
+    """Run until the server or ssh has ended."""
     widen(app.stdin.fileno(), app.stdout.fileno())
     source, output = ByteInput(app.stdin.fileno()), ByteOutput()
 
@@ -113,7 +114,7 @@ async def _joined(app: App, server: SshServer) -> None:
         from nsml.client.errors import ClientError
 
         nonlocal much_came
-        with suppress(ClientError):  # whoever reads learns it, too
+        with suppress(ClientError):  # the reader gets it, too
             while data := await source.read():
                 await server.write(data)
                 if much_came and len(data) < _LITTLE:

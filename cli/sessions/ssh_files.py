@@ -1,4 +1,4 @@
-"""How OpenSSH reaches sessions: names of hosts, its options, and the file of host keys that it checks."""
+"""OpenSSH's access to sessions: host names, options, and the known_hosts file."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ if TYPE_CHECKING:
 
 _SAFE_ADDRESS: Final = re.compile(r"[A-Za-z0-9\[][A-Za-z0-9._:\]-]{0,260}:[0-9]{1,5}")
 _SAFE_KEY: Final = re.compile(r"ssh-ed25519 [A-Za-z0-9+/]{1,200}={0,2}")
-"""They become lines of files that ssh reads."""
+"""They become lines in files read by ssh."""
 _USUAL_PORT: Final = "22"
 _MOST_KEYS: Final = 500
 _UNSAFE: Final = re.compile(r'["\n\r\\]|\$\{')
 
 
 def replica_at(host: str) -> tuple[str, int]:
-    """The session and rank that a host means."""
+    """Return the session and rank of a host name."""
     try:
         return ssh_hosts.replica_at(host)
     except ValueError as error:
@@ -37,16 +37,16 @@ def replica_at(host: str) -> tuple[str, int]:
 
 
 def options(app: App, host: str) -> list[tuple[str, str]]:
-    """What ssh has to be told for a host, as it stands in its configuration: the first value of each counts.
+    """Return the ssh options of a host, as in its configuration: the first value of each counts.
 
-    The proxy writes the host key to the file before ssh is to check it.
+    The proxy writes the host key to the file before ssh checks it.
     """
     proxy = [str(Path(sys.executable).parent / "nsml")]
     if app.flags.context:
         proxy += ["--context", app.flags.context]
     command = shlex.join([*proxy, "ssh-proxy"]).replace("%", "%%")
     return [
-        # ssh gives it to a shell
+        # ssh passes it to a shell
         ("ProxyCommand", f"{command} -- {host}"),
         ("UserKnownHostsFile", _quoted(str(_known_hosts(app)).replace("%", "%%"))),
         ("GlobalKnownHostsFile", "/dev/null"),
@@ -71,14 +71,14 @@ def _quoted(text: str) -> str:
 
 
 def block(app: App) -> str:
-    """The part of ssh's configuration for all sessions."""
+    """Return the block of ssh's configuration for all sessions."""
     lines = [f"    {name} {value}" for name, value in options(app, "'%n'")]
-    # %n is within quotes, which a name with one would leave. What matches no block leads nowhere.
+    # %n is within quotes, and a name with a quote would break out. A host that matches no block leads nowhere.
     return "\n".join(['Host *.nsml "!*\'*"', *lines, ""])
 
 
 def jump_block(found: GetJumpHostResponse) -> str:
-    """What ssh of a machine without nsml has to be told: two parts, each for a file of its own."""
+    """Return the configuration for a machine without nsml: two parts, each for its own file."""
     addresses = (found.address, *found.other_addresses)
     is_safe = all(map(_SAFE_ADDRESS.fullmatch, addresses)) and all(
         map(_SAFE_KEY.fullmatch, (found.host_key, found.authority))
@@ -103,7 +103,7 @@ Host *.nsml
 
 
 def _known_name(address: str) -> str:
-    """As known_hosts has it."""
+    """Return the address in known_hosts format."""
     host, _, port = address.rpartition(":")
     bare = host.removeprefix("[").removesuffix("]")
     return bare if port == _USUAL_PORT else f"[{bare}]:{port}"
@@ -114,9 +114,9 @@ def _known_hosts(app: App) -> Path:
 
 
 def note_host_key(app: App, host: str, key: str) -> None:
-    """Have ssh expect this key of a host, and no other."""
+    """Store a host's key, the only one accepted by ssh."""
     file = _known_hosts(app)
-    # as ssh looks for it
+    # ssh looks it up in lower case
     name = host.lower()
     file.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     lock = os.open(file.with_name(f"{file.name}.lock"), os.O_WRONLY | os.O_CREAT, 0o600)
@@ -140,10 +140,10 @@ def _lines(file: Path) -> Sequence[str]:
 
 
 def configuration(app: App) -> Path:
-    """The file of ours that ssh's own may include."""
+    """Return the path of our file, to be included by ssh's own."""
     return Path(contexts.config_folder(app.environ)).absolute() / "ssh_config"
 
 
 def include_line(app: App) -> str:
-    """What stands in ssh's own configuration then."""
+    """Return the line to include it in ssh's own configuration."""
     return f"Include {_quoted(str(configuration(app)))}"

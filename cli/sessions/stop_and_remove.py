@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 
 _MOST_LEFT = 3
-"""Sessions that are named of those that a glob fits and a command leaves alone."""
+"""Most sessions named that match a glob and are left alone."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,9 +35,9 @@ class _Outcome:
 def _sort(
     targets: Targets, refusal: Callable[[Session], ClientError | None]
 ) -> tuple[list[Session], list[_Outcome]]:
-    """The sessions to act on, and the outcomes of the others, which are known without acting.
+    """Return the sessions to act on, and the outcomes of the others, known without acting.
 
-    Not left to the platform: a session that changes while a question stands was not confirmed.
+    Not left to the platform: a session that changes during a question was not confirmed.
     """
     from nsml.client.errors import Denied
 
@@ -60,7 +60,7 @@ def _sort(
 async def _each(
     sessions: Sequence[Session], act: Callable[[Session], Awaitable[str]]
 ) -> list[_Outcome]:
-    """Act on every session, one after the other; what failed is noted, not raised."""
+    """Act on every session, one after the other; failures are collected, not raised."""
     from nsml.client.errors import ClientError, NotSignedIn, Unavailable
 
     outcomes = []
@@ -75,14 +75,14 @@ async def _each(
 
 
 def _ended(session: Session) -> ClientError | None:
-    """The refusal to stop or move a session that has ended."""
+    """Return the error for stopping or moving an ended session, else None."""
     from nsml.client.streams import ENDED_STATES
 
     return already_ended(session) if session.state in ENDED_STATES else None
 
 
 def _not_requeued(session: Session) -> ClientError | None:
-    """The same of one that is to be queued again, which is submitted anew."""
+    """The same for requeueing, with advice to submit it again."""
     if (error := _ended(session)) is not None:
         error.advice = f"nsml command {session.name}    for the line that runs it again"
         error.why = (
@@ -93,7 +93,7 @@ def _not_requeued(session: Session) -> ClientError | None:
 
 
 def _live(session: Session) -> ClientError | None:
-    """The refusal to remove a session that has not ended."""
+    """Return the error for removing a live session, else None."""
     from nsml.client.errors import StillLive
     from nsml.client.streams import ENDED_STATES
 
@@ -301,7 +301,7 @@ def rm(
 
 
 async def _now_named(client: Client, reference: str) -> str:
-    """Which session `@last` or `@2` is, now that another one is gone."""
+    """Name the session that `@last` or `@2` is after a removal."""
     from nsml.client.errors import NotFound
 
     try:
@@ -311,7 +311,7 @@ async def _now_named(client: Client, reference: str) -> str:
 
 
 def _left_text(left: Sequence[Session], hint: str) -> str:
-    """Names sessions that fit a glob and are left alone for their state; `hint`: what to do about one, which is `{}`."""
+    """Name sessions that match a glob and are left alone for their state; `hint`: advice on one, which is `{}`."""
     from nsml.common.shell import shell_word
     from nsml.common.text import visible
     from nsml.view.sessions import word_of
@@ -332,7 +332,7 @@ def _acted(
 
 
 def _tell_refused(app: App, able: Sequence[Session], refused: Sequence[_Outcome]) -> int:
-    """The exit code of --dry-run, after telling what would be refused."""
+    """Print what would be refused and return the exit code of --dry-run."""
     from cli.problems import problem_of, tell
 
     problems = [problem_of(one.error) for one in refused if one.error is not None]
@@ -346,7 +346,7 @@ def _tell_refused(app: App, able: Sequence[Session], refused: Sequence[_Outcome]
 def _report(
     app: App, outcomes: Sequence[_Outcome], *, done: Callable[[int], str], conflict: str
 ) -> int:
-    """Say what came of each, `done` how so many succeeded; 9 when only some were done, else the code of what went wrong."""
+    """Print the outcomes, `done` formats the count of successes; return 9 if only some succeeded, else the code of the failure."""
     from cli.problems import problem_of, tell
     from nsml.client.errors import StateConflict
 
@@ -438,7 +438,7 @@ def memo(
 
 
 def _show_memos(app: App, sessions: Sequence[Session], *, is_one: bool) -> None:
-    """The memo alone, or behind the name of each session."""
+    """Print the memo alone, or after the name of each session."""
     from nsml.common.text import visible
 
     width = max(len(one.name) for one in sessions)

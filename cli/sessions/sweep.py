@@ -1,4 +1,4 @@
-"""Several sessions of one command line: a range of numbers, and values of arguments in all combinations."""
+"""Several sessions from one command line: a range of numbers, and values of arguments in all combinations."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
 MOST: Final = 1_000
-"""Sessions of one command line."""
+"""Most sessions of one command line."""
 INDEX: Final = "ARRAY_INDEX"
-"""The variable in which each session of an array finds its number."""
+"""The variable with the number of each session of an array."""
 LABEL: Final = "array"
-"""The label that sessions of one command line have in common."""
+"""The common label of sessions of one command line."""
 
 _RANGE: Final = re.compile(r"(\d{1,9})(?:-(\d{1,9})(?::(\d{1,9}))?)?", re.ASCII)
 _NAME: Final = re.compile(r"[A-Za-z_][\w.-]*", re.ASCII)
@@ -28,17 +28,17 @@ _OPTIONS: Final = {"array", "sweep"}
 
 
 class Member(NamedTuple):
-    """One of the sessions, as if it had been typed alone."""
+    """One of the sessions, as if typed alone."""
 
     given: dict[str, Any]
     words: list[str] | None
     typed: list[Typed]
     text: str
-    """What it has and others have not: `ARRAY_INDEX=3 lr=0.1`."""
+    """Its differences from the others: `ARRAY_INDEX=3 lr=0.1`."""
 
 
 def array_numbers(text: str) -> list[int]:
-    """The numbers of `0-9`, `0-9:3` or `1,3,10-12`, in that order and each once; a usage error for other texts."""
+    """Parse `0-9`, `0-9:3` or `1,3,10-12` to numbers, in that order and each once; a usage error for other texts."""
     numbers: dict[int, None] = {}
     for part in text.split(","):
         found = _RANGE.fullmatch(part)
@@ -58,7 +58,7 @@ def array_numbers(text: str) -> list[int]:
 
 
 def swept_values(text: str) -> tuple[str, list[str]]:
-    """Name and values of `lr=0.1,0.01`; a usage error for other texts."""
+    """Return name and values of `lr=0.1,0.01`; a usage error for other texts."""
     name, equals, values = text.partition("=")
     found = [one.strip() for one in values.split(",")]
     if not equals or not _NAME.fullmatch(name) or not all(found):
@@ -75,7 +75,7 @@ def swept_values(text: str) -> tuple[str, list[str]]:
 def members(
     given: Mapping[str, Any], words: Sequence[str] | None, typed: Sequence[Typed]
 ) -> list[Member]:
-    """The sessions that a command line asks for, [] where it asks for one alone; a usage error for more than MOST."""
+    """Return the sessions of a command line, [] if it is one alone; a usage error for more than MOST."""
     if given["array"] is None and not given["sweep"]:
         return []
     numbers: list[int | None] = [None]

@@ -1,4 +1,4 @@
-"""A session's folder that is kept in step with one here while `nsml dev --sync` runs."""
+"""Syncs a session's folder with a local one while `nsml dev --sync` runs."""
 
 from __future__ import annotations
 
@@ -57,38 +57,38 @@ _LONGEST_RETRY_S: Final = 5.0
 _FIRST_AGAIN_S: Final = 1.0
 _LONGEST_AGAIN_S: Final = 60.0
 _MOST_AGAIN: Final = 8
-"""Tries of what could not be sent before the next change: each is a connection, which keeps the session from being idle."""
+"""Retries of failed files before the next change: each is a connection, which keeps the session from being idle."""
 _LOOKS_EVERY_S: Final = 2.0
-"""Where the system does not tell of changes."""
+"""Scan interval without notifications of changes, in seconds."""
 _LOOKS_ANYHOW_S: Final = 30.0
-"""Where it does: it loses some if there are many, and knows none of what other machines do."""
+"""Scan interval with notifications, in seconds: many changes may lose some, and those of other machines are missing."""
 _MOST_NAMED: Final = 1_000
-"""Changed paths that are looked at alone: where there are many, the system may have lost some."""
+"""Most changed paths scanned individually: if there are more, notifications may be lost."""
 _MOST_LOOKING: Final = 0.1
-"""Of the time, where it takes long."""
+"""Largest share of time for scans."""
 _LOCK_EVERY_S: Final = 1.0
 _MOST_KEPT: Final = 20
-"""Files that are named in one go."""
+"""Most files named at once."""
 _MOST_CODE_BYTES: Final = 32 << 20
-"""Of the session's code that is compared at once."""
+"""Limit of the session's code compared at once."""
 _RETRIED: Final = (NotEnough, StateConflict, Unavailable)
 _CHANGED: Final = ("it was changed while it was read", "it was changed while it was sent")
 
 
 class Said:
-    """Lines for the user. In a terminal that a program of the session has, those alone that matter."""
+    """Messages to the user. While a program of the session uses the terminal, only the important ones."""
 
     def __init__(self, app: App) -> None:
         self._app = app
         self.is_raw = False
 
     def usual(self, text: str) -> None:
-        """What was done."""
+        """Report an action."""
         if not self.is_raw:
             self._app.say(text)
 
     def matters(self, *lines: str) -> None:
-        """What was not done."""
+        """Report a failure."""
         if not self.is_raw:
             for line in lines:
                 self._app.say(line)
@@ -99,7 +99,7 @@ class Said:
 
 
 class _Done(NamedTuple):
-    """What one round did."""
+    """The actions of one round."""
 
     sent: list[Put]
     removed: list[bytes]
@@ -107,10 +107,10 @@ class _Done(NamedTuple):
 
 
 class FolderSync:
-    """Keeps the folder of `record` in step with a session; `is_new`: it has just been started with this folder."""
+    """Syncs the folder of `record` with a session; `is_new`: it has just been started with this folder."""
 
     def __init__(self, app: App, session: Session, record: Record, *, is_new: bool) -> None:
-        """Raises PackRefused: the folder cannot be read."""
+        """Raises PackRefused if the folder cannot be read."""
         self._session = session
         self._record = record
         self._root = Path(record.origin.folder)
@@ -118,7 +118,7 @@ class FolderSync:
         self._is_new = is_new
         self._changed = asyncio.Event()
         self._named: set[str] | None = None
-        """What was changed, absolute paths; None: anything."""
+        """Changed absolute paths; None: any may be."""
         self._folders: frozenset[tuple[str, int]] | None = None
         self._folders_changed = asyncio.Event()
         self._look_s = 0.0
@@ -134,9 +134,9 @@ class FolderSync:
 
     @asynccontextmanager
     async def running(self, client: Client) -> AsyncIterator[None]:
-        """It is in step at the beginning, and kept so for as long as the body runs.
+        """Sync the folder first, and keep it in sync while the body runs.
 
-        Raises ClientError, CommandError where it cannot be brought into step.
+        Raises ClientError, CommandError if the first sync fails.
         """
         has_it = self._record.try_lock()
         watching = asyncio.create_task(self._watch())
@@ -157,7 +157,7 @@ class FolderSync:
                         await task
 
     async def run(self, client: Client) -> None:
-        """Keep it so until the session ends."""
+        """Keep the folder in sync until the session ends."""
         from cli.sessions.logs import end_words
         from nsml.client.streams import wait_until
 
@@ -182,7 +182,7 @@ class FolderSync:
                 return
 
     async def _follow(self, client: Client, *, has_it: bool) -> None:
-        """Rounds, as things change."""
+        """Run rounds on changes."""
         while not has_it:
             await asyncio.sleep(_LOCK_EVERY_S)
             has_it = self._is_full = self._record.try_lock()
@@ -207,7 +207,7 @@ class FolderSync:
                 return
 
     async def _wait_after(self, error: ClientError) -> None:
-        """Before the next try, which compares everything: nobody knows what was done."""
+        """Wait before the next try, which compares everything, as the state is unknown."""
         if not self._failures:
             why = f"{error.message}: {error.why}".rstrip(": ")
             self.said.matters(f"the folder is not in step, trying again ({why})")
@@ -216,7 +216,7 @@ class FolderSync:
         self._failures += 1
 
     async def _something_to_do(self) -> None:
-        """Until something was changed, or what could not be sent is to be tried again."""
+        """Wait for a change, or for the retry of failed files."""
         delay = None
         if self._again and self._tries < _MOST_AGAIN:
             delay = max(self._again_at - time.monotonic(), 0.0)
@@ -224,9 +224,9 @@ class FolderSync:
             await asyncio.wait_for(self._changed.wait(), delay)
 
     async def _watch(self) -> None:
-        """Tell of changes; every moment where the system does not.
+        """Watch for changes; scan regularly if the system sends no notifications.
 
-        Only folders with files that count are watched: not what links lead to, nor environments.
+        Only folders with relevant files are watched: not targets of links, nor environments.
         """
         from watchfiles import Change, awatch
 
@@ -236,7 +236,7 @@ class FolderSync:
         while True:
             await self._folders_changed.wait()
             self._folders_changed.clear()
-            self._hear()  # meanwhile nobody watched
+            self._hear()  # nothing was watched meanwhile
             is_first = True
             try:
                 async for changes in awatch(
@@ -250,11 +250,11 @@ class FolderSync:
                     ignore_permission_denied=True,
                     recursive=False,
                 ):
-                    # nobody says from when on it watches
+                    # the start of the watch is unknown
                     self._hear(() if is_first else {path for _, path in changes})
                     is_first = False
             except (ExceptionGroup, FileNotFoundError):
-                # a folder is gone by now, or a name is no text, which this library cannot say
+                # a folder was removed, or a name is not UTF-8, which this library does not support
                 await asyncio.sleep(self._at_least(_LOOKS_EVERY_S))
                 self._folders_changed.set()
             except (OSError, RuntimeError) as error:
@@ -265,7 +265,7 @@ class FolderSync:
             self._hear()
 
     def _hear(self, paths: Collection[str] = ()) -> None:
-        """These were changed; none: anything may have been."""
+        """Record changed paths; none: any may have changed."""
         if self._named is not None:
             self._named |= set(paths)
             if not paths or len(self._named) > _MOST_NAMED:
@@ -273,11 +273,11 @@ class FolderSync:
         self._changed.set()
 
     def _at_least(self, pause_s: float) -> float:
-        """The pause between looks, longer where a look takes long."""
+        """Return the interval between scans, longer for slow scans."""
         return max(pause_s, self._look_s / _MOST_LOOKING)
 
     async def _round(self, client: Client) -> None:
-        """Bring it into step. Raises ClientError, CommandError, TooLarge."""
+        """Run one sync. Raises ClientError, CommandError, TooLarge."""
         named, self._named = self._named, set()
         look = await asyncio.to_thread(self._look, named)
         if look.folders != self._folders:
@@ -293,7 +293,7 @@ class FolderSync:
         self._plan_again(tries_again=tries_again)
 
     def _look(self, named: Collection[str] | None) -> Look:
-        """At what was named, if that suffices. Raises CommandError, TooLarge."""
+        """Scan the changed paths, or everything if needed. Raises CommandError, TooLarge."""
         if named is not None and not self._is_full and not self._again:
             look = self._folder.look_at(named)
             if look is not None:
@@ -304,7 +304,7 @@ class FolderSync:
         return look
 
     async def _compare(self, client: Client, look: Look, *, tries_again: bool) -> None:
-        """Compare what is due with what is there, and bring it into step. Raises ClientError."""
+        """Compare due paths with the session and sync them. Raises ClientError."""
         session = await client.sessions.get(self._session.id)
         if session.attempt != self._record.origin.attempt:
             self._record.start_attempt(session.attempt)
@@ -326,7 +326,7 @@ class FolderSync:
         self._record.save()
 
     def _plan_again(self, *, tries_again: bool) -> None:
-        """When what could not be sent is tried again."""
+        """Schedule the retry of failed files."""
         if not self._again:
             self._tries = 0
             self._told.discard("full")
@@ -336,7 +336,7 @@ class FolderSync:
             self._tries += 1
 
     def _due(self, look: Look, *, tries_again: bool) -> list[bytes]:
-        """What is to be compared: everything at first, then what was changed here."""
+        """Return the paths to compare: everything at first, then local changes."""
         record = self._record
         if self._is_full:
             paths = {*look.files, *record.files, *record.begun, *(self._code or ())}
@@ -353,7 +353,7 @@ class FolderSync:
             elif look.is_unknown(path):
                 continue
             elif self._folder.leaves_out(path):
-                record.know(path, None)  # it is left alone from now on
+                record.know(path, None)  # ignored from now on
             else:
                 due.append(path)
         return due
@@ -389,7 +389,7 @@ class FolderSync:
             self._tell_kept(done.kept)
 
     def _begin(self, orders: Sequence[Order]) -> None:
-        """Remember what is about to be put: nobody says what became of it if the connection breaks, or this ends."""
+        """Record pending uploads: their outcome is unknown if the connection breaks, or this process ends."""
         for order in orders:
             if isinstance(order, Put):
                 self._record.begin(order.path, order.file)
@@ -398,7 +398,7 @@ class FolderSync:
     async def _known_of_code(
         self, client: Client, session: Session, look: Look, states: dict[bytes, State]
     ) -> dict[bytes, File]:
-        """Files that may be as they were laid out at the start, where that matters."""
+        """Return files that may still be as laid out at the start, if relevant."""
         code, files = self._code or {}, look.files
         wanted = [
             path
@@ -411,7 +411,7 @@ class FolderSync:
         return await _digests(client, session, {path: code[path] for path in wanted})
 
     def _note(self, orders: Sequence[Order], results: Sequence[Result], done: _Done) -> None:
-        """Remember what became of them."""
+        """Record the results."""
         record = self._record
         for order, result in zip(orders, results, strict=True):
             if isinstance(order, RemoveFolder):
@@ -486,7 +486,7 @@ class FolderSync:
         for path, why in look.left_out.items():
             key = (path, why)
             if self._is_new and not self._last and self._is_full:
-                self._told.add(key)  # the start has said so
+                self._told.add(key)  # already reported at the start
             self._tell_once(key, f"not sent: {_shown(path)}: {why}")
 
     def _tell_once(self, key: object, text: str) -> None:
@@ -508,7 +508,7 @@ def _listed(paths: Iterable[bytes]) -> str:
 
 
 async def _code_of(client: Client, session: Session) -> dict[bytes, Entry]:
-    """The files that the session started with."""
+    """Return the files that the session started with."""
     from nsml.client.code import read_tree
 
     try:
@@ -521,7 +521,7 @@ async def _code_of(client: Client, session: Session) -> dict[bytes, Entry]:
 async def _digests(
     client: Client, session: Session, entries: dict[bytes, Entry]
 ) -> dict[bytes, File]:
-    """What files of the session's code were; without those that are not kept any more."""
+    """Return the files of the session's code, without those no longer stored."""
     from nsml.client.code import read_files
 
     found: dict[bytes, File] = {}

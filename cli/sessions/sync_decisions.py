@@ -1,7 +1,7 @@
-"""What is to be done so that a folder in a session follows one here: pure.
+"""Decisions to sync a folder in a session with a local one: pure.
 
-The direction is from here to there, and what this machine's user edits is the truth. Programs of the session work in
-the same folder: what they changed or made stays, and is named where it is in the way of a file of here.
+The direction is from here to there, and the local edits are the truth. Programs of the session work in
+the same folder: their changes and new files stay, and are reported if they conflict with a local file.
 
 | here | known of there | there now      | then                     |
 |------|----------------|----------------|--------------------------|
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
 
 class Here(NamedTuple):
-    """A file of this folder."""
+    """A local file."""
 
     file: File
     size: int
@@ -39,7 +39,7 @@ class Here(NamedTuple):
 
 
 class Conflict(Enum):
-    """Why something of the session is kept."""
+    """Why a file of the session is kept."""
 
     CHANGED_THERE = "was changed there"
     CHANGED_TOO = "was changed there too; yours is not sent"
@@ -48,7 +48,7 @@ class Conflict(Enum):
 
 
 class Kept(NamedTuple):
-    """Something in the session that is in the way; `why`: what it is, if it is no file."""
+    """A conflicting path in the session; `why`: what it is, if it is no file."""
 
     path: bytes
     conflict: Conflict
@@ -57,14 +57,14 @@ class Kept(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Plan:
-    """What is to be done; orders in the order in which they can be carried out."""
+    """Planned actions; orders are in the order of execution."""
 
     orders: list[Order] = field(default_factory=list)
     kept: list[Kept] = field(default_factory=list)
     same: list[bytes] = field(default_factory=list)
-    """Files that are there as they are here."""
+    """Files equal on both sides."""
     forgotten: list[bytes] = field(default_factory=list)
-    """Files that are not kept in step any more: gone on both sides, or left to the session."""
+    """Files no longer synced: removed on both sides, or left to the session."""
 
 
 def plan(
@@ -74,9 +74,9 @@ def plan(
     there: Mapping[bytes, State],
     folders: Collection[bytes] = (),
 ) -> Plan:
-    """What to do about these paths; `here` has all files of the folder.
+    """Plan actions for these paths; `here` has all files of the local folder.
 
-    `folders` were made there from here: they are removed with the last file in them.
+    `folders` were created by the sync: they are removed with the last file in them.
     """
     made = Plan()
     puts: list[Order] = []
@@ -104,9 +104,9 @@ def plan(
 
 
 def _may_put(base: File | None, state: State) -> bool:
-    """Whether nothing of the session's would be lost.
+    """Return whether nothing of the session's would be lost.
 
-    In place of a folder a file is put only once that is empty and gone, which the session's side sees.
+    A folder is replaced by a file only once it is empty and removed, which the session's side checks.
     """
     return state is None or (base is not None and state == base) or _is_folder(state)
 
@@ -131,7 +131,7 @@ def _why(state: State) -> str:
 def _emptied(
     removed: Iterable[bytes], here: Mapping[bytes, Here], folders: Collection[bytes]
 ) -> list[bytes]:
-    """Folders made from here that have nothing left here, the deepest first."""
+    """Return folders created from here without local files, the deepest first."""
     candidates = {above for path in removed for above in folders_above(path)} & set(folders)
     if not candidates:
         return []
@@ -140,7 +140,7 @@ def _emptied(
 
 
 def folders_above(path: bytes) -> list[bytes]:
-    """The folders that it is in, the deepest first."""
+    """Return the parent folders, the deepest first."""
     found = []
     while (cut := path.rfind(b"/")) >= 0:
         path = path[:cut]

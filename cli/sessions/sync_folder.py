@@ -1,4 +1,4 @@
-"""The local side of a folder that is kept in step: its files as `nsml run` would send them."""
+"""The local side of a synced folder: its files as `nsml run` would send them."""
 
 from __future__ import annotations
 
@@ -32,44 +32,44 @@ if TYPE_CHECKING:
 
 _PIECE: Final = 128 << 10
 _CUT_FROM: Final = 4 << 20
-"""Of files of this size or more only the chunks are sent that an earlier version lacks: one is 1 MiB on average."""
+"""Files of this size or more are sent as the chunks missing in an earlier version: one is 1 MiB on average."""
 _MOST_CUTS: Final = 256
-"""Versions of such files that are remembered, each 100 KB at most."""
+"""Most versions of such files remembered, each 100 KB at most."""
 _TICK_NS: Final = 50_000_000
-"""What was changed so lately may be changed again without another time."""
+"""Files changed more recently than this may change again without a new mtime."""
 
 
 class Changed(ValueError):
-    """A file is not what it was when it was looked at."""
+    """A file changed since the scan."""
 
     def __init__(self) -> None:
         super().__init__("it was changed while it was read")
 
 
 class _NotKnown(Exception):
-    """It is not a file that was there at the last look at all."""
+    """The path is not a file of the last scan."""
 
 
 class Look(NamedTuple):
-    """What is in the folder."""
+    """The result of a scan."""
 
     files: dict[bytes, Here]
     left_out: dict[bytes, str]
-    """What cannot be sent, and why; nothing is known of what is below it."""
+    """Paths that cannot be sent, and why; their contents are unknown."""
     changing: set[bytes]
-    """Files that are written right now."""
+    """Files being written now."""
     folders: frozenset[tuple[str, int]]
-    """The folders below that count: absolute paths without links, and their inode numbers."""
+    """Relevant subfolders: absolute paths without links, and their inode numbers."""
 
     def is_unknown(self, path: bytes) -> bool:
-        """Whether the file is there perhaps, and cannot be read now: then it is not removed elsewhere."""
+        """Return whether the file may exist but is unreadable now: then it is not removed from the session."""
         if path in self.changing or path in self.left_out:
             return True
         return bool(self.left_out) and any(one in self.left_out for one in folders_above(path))
 
 
 class _Chunk(NamedTuple):
-    """A part of a large file."""
+    """A chunk of a large file."""
 
     digest: bytes
     offset: int
@@ -84,10 +84,10 @@ class _Read(NamedTuple):
 
 
 class LocalFolder:
-    """The folder `root`. Its methods but `is_watched` are called one at a time, from whatever thread."""
+    """The folder `root`. All methods but `is_watched` are called one at a time, from any thread."""
 
     def __init__(self, root: Path, max_bytes: int) -> None:
-        """Raises PackRefused where it cannot be read."""
+        """Raises PackRefused if it is unreadable."""
         self._root = root
         self._max_bytes = max_bytes
         self._id = _id_of(root)
@@ -99,9 +99,9 @@ class LocalFolder:
         self._is_plain = False
 
     def look(self) -> Look:
-        """List it, and read what was changed since the last time.
+        """List the folder, and read files changed since the last scan.
 
-        Raises CommandError: it is gone, or another folder has its place; TooLarge.
+        Raises CommandError if it was removed or replaced by another folder; TooLarge.
         """
         left_out: dict[bytes, str] = {}
         self._renew_rules(left_out)
@@ -131,9 +131,9 @@ class LocalFolder:
         return Look(self._files(), left_out, changing, self._folders)
 
     def look_at(self, paths: Collection[str]) -> Look | None:
-        """As `look`, where nothing but these absolute paths was changed since; None: all has to be looked at.
+        """As `look`, if only these absolute paths have changed since; None: a full scan is needed.
 
-        That is not so while each was a file and is one, or was not there and is not: as editors save.
+        It is not while each was a file and still is, or was missing and still is: as editors save.
         """
         folders = {str(self._root), *(path for path, _ in self._folders)}
         if not self._is_plain or not folders.isdisjoint(paths):
@@ -156,7 +156,7 @@ class LocalFolder:
         return Look(self._files(), {}, set(), self._folders)
 
     def _known(self, folder: Beneath, parts: Parts) -> FolderFile | None:
-        """A file that was known; None: nothing was there and is. Raises _NotKnown, OSError."""
+        """Return a known file; None if it is still missing. Raises _NotKnown, OSError."""
         path = path_text("/".join(parts))
         known = self._read.get(bytes_of(path))
         try:
@@ -177,7 +177,7 @@ class LocalFolder:
         return sum(read.here.size for read in self._read.values())
 
     def leaves_out(self, path: bytes) -> bool:
-        """Whether a rule keeps it from being sent."""
+        """Return whether a rule excludes it."""
         parts = os.fsdecode(path).split("/")
         for depth in range(1, len(parts) + 1):
             above = "/".join(parts[:depth])
@@ -187,7 +187,7 @@ class LocalFolder:
         return parts[-1].startswith(TEMPORARY.decode())
 
     def content(self, order: Put) -> Iterator[Piece]:
-        """The bytes of a file. Raises Changed, OSError: it is not what was to be sent."""
+        """Yield the bytes of a file. Raises Changed, OSError if it differs from the order."""
         read = self._read.get(order.path)
         if read is None or read.here.file.digest != order.file.digest:
             raise Changed
@@ -202,7 +202,7 @@ class LocalFolder:
             raise Changed
 
     def _pieces(self, order: Put, file: RawIOBase) -> Iterator[Piece]:
-        """What is sent of it: not what an earlier version had, if that is what is there."""
+        """Yield the parts to send: chunks of an earlier version are skipped if the session has that."""
         there = self._cuts.get(order.there.digest, []) if order.there is not None else []
         chunks = self._cuts.get(order.file.digest, []) if there else []
         had = {one.digest: one for one in there}
@@ -219,17 +219,17 @@ class LocalFolder:
                 raise Changed
 
     def _remember(self, digest: str, chunks: list[_Chunk]) -> None:
-        self._cuts.pop(digest, None)  # the last that were read stay
+        self._cuts.pop(digest, None)  # the most recently read stay
         self._cuts[digest] = chunks
         if len(self._cuts) > _MOST_CUTS:
             del self._cuts[next(iter(self._cuts))]
 
     def is_watched(self, path: str) -> bool:
-        """Whether a change of this path, in a folder of files that are sent, may be one of these."""
+        """Return whether a change of this path, in a folder of sent files, may concern one of them."""
         return not self._rules.ignores(os.path.relpath(path, self._root), is_folder=False)
 
     def _renew_rules(self, left_out: dict[bytes, str]) -> None:
-        """Those of the ignore file as it is now; while it has a line that is no pattern, those before."""
+        """Reload the ignore file; while it has an invalid line, keep the previous rules."""
         try:
             self._rules = rules_for(self._root)
         except Unreadable as error:
@@ -238,7 +238,7 @@ class LocalFolder:
     def _renew(
         self, folder: Beneath, found: list[FolderFile], left_out: dict[bytes, str]
     ) -> set[bytes]:
-        """Read what is new; what is being written."""
+        """Read new files; return files being written."""
         before, self._read = self._read, {}
         changing: set[bytes] = set()
         for one in found:
@@ -270,7 +270,7 @@ def _is_same(known: _Read, found: FolderFile) -> bool:
 def _read_of(
     folder: Beneath, found: FolderFile, *, is_executable: bool
 ) -> tuple[_Read, list[_Chunk]]:
-    """A file, read, and its chunks if it is a large one. Raises Changed, OSError."""
+    """Read a file, and its chunks if it is large. Raises Changed, OSError."""
     chunks: list[_Chunk] = []
     with os.fdopen(folder.open_file(found.parts), "rb", buffering=0) as file:
         first = os.fstat(file.fileno())

@@ -1,7 +1,7 @@
-"""What is known of a session's folder between calls of `nsml dev --sync`: what was put there from here.
+"""The synced state of a session's folder between calls of `nsml dev --sync`: files put there from here.
 
-A file of lines for each session, in the folder of the configuration: appended to as things are done, and written anew
-when it is opened. Without it nothing would be lost: what differs would be kept, and named.
+A file of lines for each session, in the configuration's folder: appended on each action, and rewritten
+when it is opened. Without it nothing would be lost: differing files would be kept, and reported.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _OLD_S: Final = 60 * 86_400
 
 
 class Origin(NamedTuple):
-    """Which folder is kept in step with which session."""
+    """The synced folder and session."""
 
     folder: str
     context: str
@@ -37,11 +37,11 @@ class Origin(NamedTuple):
     flags: list[str]
     """The words of the command line that started it."""
     attempt: int
-    """Its folder is laid out anew for each."""
+    """Its folder is laid out anew for each attempt."""
 
 
 class Record:
-    """One of them. `files` and `folders` are what was put there; `begun` what perhaps was: nobody said how that ended."""
+    """One record. `files` and `folders` were put there; `begun` possibly: their outcome is unknown."""
 
     def __init__(self, path: Path, origin: Origin) -> None:
         self._path = path
@@ -53,7 +53,7 @@ class Record:
         self.folders: set[bytes] = set()
 
     def try_lock(self) -> bool:
-        """Whether this process alone has it now: only then it is written to. It is read in any case."""
+        """Return whether this process has the lock, needed to write it. It is read in any case."""
         if self._lock is not None:
             return True
         self._path.parent.mkdir(parents=True, exist_ok=True)
@@ -72,7 +72,7 @@ class Record:
         return True
 
     def _take_over(self) -> None:
-        """What processes before this one did."""
+        """Load the state written by earlier processes."""
         found = _read(self._path)
         if found is not None:
             self.origin = self.origin._replace(flags=found.origin.flags)
@@ -81,7 +81,7 @@ class Record:
                 self.begun = found.begun
 
     def start_attempt(self, attempt: int) -> None:
-        """Forget what was put into the folder of another attempt."""
+        """Discard the state of another attempt's folder."""
         if attempt != self.origin.attempt:
             self.origin = self.origin._replace(attempt=attempt)
             self.files, self.begun, self.folders = {}, {}, set()
@@ -89,7 +89,7 @@ class Record:
                 self._write_anew()
 
     def know(self, path: bytes, file: File | None) -> None:
-        """This was put there; None: nothing that is there is from here."""
+        """Record a file put there; None: the file there is not from here."""
         self.begun.pop(path, None)
         if self.files.get(path) == file:
             return
@@ -100,35 +100,35 @@ class Record:
         self._pending.append(_line(path=text_of(path), file=file and [*file]))
 
     def begin(self, path: bytes, file: File) -> None:
-        """It is about to be put there."""
+        """Record a pending put."""
         self.begun[path] = file
         self._pending.append(_line(path=text_of(path), begun=[*file]))
 
     def refused(self, path: bytes) -> None:
-        """What was begun was not put there."""
+        """Record that a pending put was refused."""
         self.begun.pop(path, None)
 
     def know_folder(self, path: bytes, *, is_made: bool) -> None:
-        """A folder was made there for what was put, or is removed."""
+        """Record a folder created for puts, or removed."""
         if is_made != (path in self.folders):
             (self.folders.add if is_made else self.folders.discard)(path)
             self._pending.append(_line(folder=text_of(path), is_made=is_made))
 
     def save(self) -> None:
-        """Keep what is new. Raises OSError."""
+        """Write new entries. Raises OSError."""
         if self._pending and self._lock is not None:
             with self._path.open("a", encoding="utf-8") as file:
                 file.write("".join(self._pending))
             self._pending = []
 
     def close(self) -> None:
-        """Let another process have it."""
+        """Release the lock."""
         if self._lock is not None:
             os.close(self._lock)
             self._lock = None
 
     def remove(self) -> None:
-        """Its session has ended."""
+        """Remove the record of an ended session."""
         for path in (self._path, self._path.with_suffix(".lock")):
             path.unlink(missing_ok=True)
 
@@ -147,12 +147,12 @@ class Record:
 
 
 def record_of(app: App, origin: Origin) -> Record:
-    """The record of a session."""
+    """Return the record of a session."""
     return Record(_place(app) / f"{origin.session_id}{_ENDING}", origin)
 
 
 def records_of_folder(app: App, folder: str) -> Iterator[Record]:
-    """Those of sessions that this folder was kept in step with, in this context, the latest first."""
+    """Return the records of sessions synced with this folder, in this context, the latest first."""
     with suppress(OSError):
         paths = sorted(_place(app).glob(f"*{_ENDING}"), key=_time, reverse=True)
         for path in paths:
@@ -165,7 +165,7 @@ def records_of_folder(app: App, folder: str) -> Iterator[Record]:
 
 
 def forget_old(app: App) -> None:
-    """Remove those of sessions that ended long ago, most likely."""
+    """Remove old records, of sessions that most likely ended long ago."""
     with suppress(OSError):
         for path in _place(app).iterdir():
             if time.time() - path.stat().st_mtime > _OLD_S:
@@ -183,7 +183,7 @@ def _time(path: Path) -> float:
 
 
 def _read(path: Path) -> Record | None:
-    """What it says; None where it cannot be read. What was not written to its end is left out."""
+    """Read a record; None if unreadable. Incomplete lines are skipped."""
     try:
         first, *rest = path.read_text("utf-8").splitlines()
         record = Record(path, Origin(**json.loads(first)["origin"]))

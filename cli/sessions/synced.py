@@ -1,4 +1,4 @@
-"""Which session `nsml dev --sync` keeps this folder in step with."""
+"""The session synced with this folder by `nsml dev --sync`."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ if TYPE_CHECKING:
 _OF_THIS_CALL: Final = frozenset(
     {"has_no_shell", "is_detached", "is_synced", "is_new", "stops", "port"}
 )
-"""Flags that say nothing of the session."""
+"""Flags without effect on the session."""
 
 
 class SyncedFolder:
-    """The folder in which the command was called."""
+    """The folder of the call."""
 
     def __init__(self, app: App, typed: Sequence[Typed]) -> None:
         self._app = app
@@ -35,9 +35,9 @@ class SyncedFolder:
         self._flags = without_values([word for one in kept for word in one.words])
 
     def session(self) -> Session | None:
-        """The latest that `nsml dev` has started in this folder, unless it has ended.
+        """Return the latest session started by `nsml dev` in this folder, unless it has ended.
 
-        Raises CommandError: it was started with other flags.
+        Raises CommandError if it was started with other flags.
         """
         from cli.sessions.sync_record import records_of_folder
         from nsml.client.streams import ENDED_STATES
@@ -53,7 +53,7 @@ class SyncedFolder:
         return None
 
     def remember(self, session: Session) -> None:
-        """It was started in this folder, and with it."""
+        """Record that the session was started in this folder, and with it."""
         from cli.sessions.sync_record import forget_old
 
         forget_old(self._app)
@@ -62,7 +62,7 @@ class SyncedFolder:
             record.close()
 
     def sync(self, session: Session, *, is_new: bool) -> FolderSync:
-        """Keeps the folder in step with a session that runs; `is_new`: it was just started."""
+        """Return the sync of the folder with a running session; `is_new`: it was just started."""
         from cli.sessions.sync import FolderSync
 
         return FolderSync(self._app, session, self._record(session), is_new=is_new)

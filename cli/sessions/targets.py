@@ -1,7 +1,7 @@
-"""The sessions that a command acts on: references and globs resolved once, to ids.
+"""The targets of a command: references and globs resolved once, to ids.
 
-A glob of a command that changes something means the user's own sessions unless it names a user: what is
-confirmed and what is done are these sessions, whatever fits the glob later.
+A glob of a changing command means the user's own sessions unless it names a user: confirmation and action
+use these sessions, whatever matches the glob later.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _AT_ONCE = 16
 
 
 def user_option(command: F) -> F:
-    """`users`: whose sessions a glob means, instead of one's own."""
+    """Add the option for `users`: owners of a glob's sessions, instead of the user."""
     return click.option(
         "-u",
         "--user",
@@ -44,14 +44,14 @@ def user_option(command: F) -> F:
 
 @dataclass(frozen=True, slots=True)
 class Targets:
-    """Sessions that a command line names, as they were when it was read.
+    """Sessions named by a command line, as they were when it was read.
 
     Attributes:
-        user: the user who asks.
-        is_admin: whether they may change what belongs to others.
+        user: the requesting user.
+        is_admin: whether they may change other users' sessions.
         sessions: each once, in the order of the command line.
-        failures: references that led to none, and why.
-        left: those that fit a glob, and not what the command acts on: live ones, or ended ones.
+        failures: references without a session, and why.
+        left: sessions that match a glob, in the wrong state for the command: live, or ended.
     """
 
     user: str
@@ -61,7 +61,7 @@ class Targets:
     left: Sequence[Session] = ()
 
     def may_change(self, session: Session) -> bool:
-        """Whether the platform would let them."""
+        """Return whether the platform would allow a change."""
         return self.is_admin or session.owner == self.user
 
 
@@ -74,11 +74,11 @@ async def resolve(
     include_live: bool = True,
     finds_left: bool = False,
 ) -> Targets:
-    """The sessions of all references and globs; `users` as for `user_option`.
+    """Resolve all references and globs; `users` as for `user_option`.
 
-    `finds_left`: also those that fit a glob but for their state, as `left`.
+    `finds_left`: also find sessions that match a glob but for their state, as `left`.
 
-    Raises CommandError (NOT_FOUND) for a glob that fits nothing, (USAGE) for one with two meanings.
+    Raises CommandError (NOT_FOUND) for a glob without matches, (USAGE) for an ambiguous one.
     """
     from nsml.client.errors import ClientError
     from nsml.client.streams import ENDED_STATES
@@ -129,7 +129,7 @@ async def resolve(
 
 
 def already_ended(session: Session) -> AlreadyEnded:
-    """The refusal of what only sessions that have not ended allow."""
+    """Return the error for an action that needs a live session."""
     from nsml.client.errors import AlreadyEnded
 
     return AlreadyEnded(
@@ -140,7 +140,7 @@ def already_ended(session: Session) -> AlreadyEnded:
 
 
 async def not_ended(client: Client, reference: str) -> Session:
-    """The session, if it has not ended; raises AlreadyEnded. What @last means may change later: its id does not."""
+    """Return the session if it has not ended; raises AlreadyEnded. Use its id: @last may change later."""
     from nsml.client.streams import ENDED_STATES
 
     session = await client.sessions.get(reference)
@@ -150,7 +150,7 @@ async def not_ended(client: Client, reference: str) -> Session:
 
 
 async def _found(client: Client, reference: str) -> Session | ClientError:
-    """The session of a reference, or why there is none."""
+    """Return the session of a reference, or the error."""
     from nsml.client.errors import ClientError, NotSignedIn, Unavailable
 
     try:
@@ -164,7 +164,7 @@ async def _found(client: Client, reference: str) -> Session | ClientError:
 async def _fitting(
     client: Client, glob: str, user: str, users: Sequence[str], include_ended: bool
 ) -> list[Session]:
-    """The sessions that a glob means: of `users`, else of the user it names, else one's own."""
+    """Return the sessions of a glob: of `users`, else of the user it names, else one's own."""
     forms = glob_forms(glob)
     if users:
         return await _listed(client, users, forms, include_ended)
@@ -185,7 +185,7 @@ async def _fitting(
 
 
 def named_user(glob: str) -> str:
-    """The user that a glob names: what is before its first /, without a wildcard; "" for none."""
+    """Return the user named by a glob: the part before its first /, without a wildcard; "" for none."""
     first, slash, _ = glob.partition("/")
     return first if slash and not is_glob(first) else ""
 
@@ -193,7 +193,7 @@ def named_user(glob: str) -> str:
 async def _listed(
     client: Client, owners: Sequence[str], globs: Iterable[str], include_ended: bool
 ) -> list[Session]:
-    """The sessions of some users whose full name fits one of the globs, newest first."""
+    """Return the sessions of some users whose full name matches one of the globs, newest first."""
     from nsml.v1.sessions_pb2 import SessionFilter
 
     found: dict[str, Session] = {}
@@ -206,7 +206,7 @@ async def _listed(
 def _fits_nothing(
     glob: str, which: str, users: Sequence[str], user: str, others: Sequence[Session]
 ) -> CommandError:
-    """That no such session fits; `others` that do are ended ones where live ones are meant, and live ones else."""
+    """Return the error for a glob without matches; `others` match but for their state."""
     name = named_user(glob)
     name = (
         "" if name in {user, "None"} else name
@@ -230,7 +230,7 @@ def _fits_nothing(
 def plan_for(
     command: str, targets: Targets, sessions: Sequence[Session], *, loses: Sequence[str] = ()
 ) -> Plan:
-    """What a command would do to some of the targets: those that it can act on."""
+    """Return the plan of a command for some of the targets."""
     from nsml.view.confirmation import Plan, target_of
 
     shown = [target_of(one) for one in sessions]

@@ -70,7 +70,7 @@ def top(app: App, *, session: str, rank: int, watch: bool) -> None:
 
 
 def _watch(app: App, reference: str, rank: int) -> None:
-    """Draw them until the session has ended."""
+    """Redraw the processes until the session has ended."""
     check_drawing(app, "nsml top SESSION -j")
     screen = Redrawn(app)
 
@@ -79,7 +79,7 @@ def _watch(app: App, reference: str, rank: int) -> None:
         from nsml.client.streams import look_again
         from nsml.v1 import sessions_pb2 as pb
 
-        chosen = await client.sessions.get(reference)  # `@last` may be another one by the next look
+        chosen = await client.sessions.get(reference)  # `@last` may be another one at the next read
 
         drawn = False
 
@@ -89,7 +89,7 @@ def _watch(app: App, reference: str, rank: int) -> None:
             except NoSuchService as error:
                 if not drawn:
                     raise
-                # It may have ended on its node a moment ago: the next look knows.
+                # It may have just ended on its node: the next read shows it.
                 return pb.ReplicaProcesses(unseen=error.why)
 
         looking = look_again(client, look, every_s=LOOKS_EVERY_S, on_link=screen.link)
@@ -113,7 +113,7 @@ def _lines(app: App, found: ReplicaProcesses) -> list[str]:
 
 
 def _below(found: ReplicaProcesses) -> Iterator[str]:
-    """What is said below the processes: how many more there are, and who is connected."""
+    """Return the lines below the processes: how many more there are, and the connected users."""
     if found.left_out:
         yield f"and {counted(found.left_out, 'more process', 'more processes')}"
     yield from view.visitor_lines(found.visitors)

@@ -1,4 +1,4 @@
-"""Folders on their way to the platform: listed and sent, with progress shown."""
+"""Folders for upload: listed and sent, with progress."""
 
 from __future__ import annotations
 
@@ -27,13 +27,13 @@ if TYPE_CHECKING:
 Made = TypeVar("Made")
 
 _IGNORE_FILES = (".gitignore", ".dockerignore", ".gcloudignore", ".amlignore", ".skyignore")
-"""Where other tools are told what not to send."""
+"""Ignore files of other tools."""
 
 
 def list_files(app: App, path: Path, *, ignore: IgnoreRules | None, max_bytes: int) -> FolderFiles:
-    """The files of the folder that are sent, or the one file as a folder that has it alone, with notes on what is not sent.
+    """Return the folder's files to send, or a single file as a folder, with notes on what is not sent.
 
-    Raises what `nsml.content.listing.list_folder` raises, but CommandError for what can be left out by a rule.
+    Raises the errors of `nsml.content.listing.list_folder`, but CommandError for paths that a rule can exclude.
     """
     from nsml.common.text import visible
     from nsml.content.ignore import IGNORE_FILE
@@ -58,7 +58,7 @@ def list_files(app: App, path: Path, *, ignore: IgnoreRules | None, max_bytes: i
 
 
 def _warn_of_secrets(app: App, folder: Path, listed: FolderFiles) -> None:
-    """Name the files that look like secrets, and the line that leaves them out: who sees the content reads them."""
+    """Warn of files that look like secrets, with the line to exclude them: viewers of the content can read them."""
     from nsml.common.text import visible
     from nsml.content.ignore import IGNORE_FILE
     from nsml.content.secret_files import looks_secret
@@ -76,7 +76,7 @@ def _warn_of_secrets(app: App, folder: Path, listed: FolderFiles) -> None:
 
 @contextmanager
 def _left_out_by_rules() -> Iterator[None]:
-    """Around what lists or reads a folder: where a rule helps, the error says which."""
+    """Convert errors of listing or reading a folder; if a rule helps, the error names it."""
     from nsml.content.errors import LinkRefused, PathRefused, Unreadable
     from nsml.content.ignore import IGNORE_FILE
 
@@ -97,7 +97,7 @@ def _left_out_by_rules() -> Iterator[None]:
 
 
 def _note_ignore_files(app: App, folder: Path, listed: FolderFiles) -> None:
-    """Say what is sent although git, or another tool, would leave it out: their rules are not read, in no folder."""
+    """Report sent files that git or another tool would ignore: those rules are not read, in any folder."""
     from nsml.common.text import visible
     from nsml.common.units import size_text
     from nsml.content.ignore import IGNORE_FILE
@@ -121,7 +121,7 @@ def _note_ignore_files(app: App, folder: Path, listed: FolderFiles) -> None:
 
 
 def _rules_by_folder(folder: Path, paths: Iterable[str]) -> dict[str, dict[str, IgnoreRules]]:
-    """Ignore files of other tools, by the folder that they are in ("" or one with a slash at its end)."""
+    """Return other tools' ignore files, by their folder ("" or one with a trailing slash)."""
     from nsml.common.text_files import decoded, file_content, lines_of
     from nsml.content.ignore import other_tool_rules
 
@@ -136,7 +136,7 @@ def _rules_by_folder(folder: Path, paths: Iterable[str]) -> dict[str, dict[str, 
 
 
 def _files_that_name(path: str, rules: dict[str, dict[str, IgnoreRules]]) -> list[str]:
-    """Those of its own folder and of the folders above that leave the file out."""
+    """Return the ignore files, of its folder and those above, that exclude the file."""
     files = []
     start = 0
     while True:
@@ -151,7 +151,7 @@ def _files_that_name(path: str, rules: dict[str, dict[str, IgnoreRules]]) -> lis
 
 
 def stat_cache(app: App, *, rehash: bool = False) -> StatCache | None:
-    """What this user's files held when they were last read, to be made before they are listed; None with `rehash`."""
+    """Return the cache of this user's files, to be made before they are listed; None with `rehash`."""
     from nsml.client.contexts import cache_folder
     from nsml.content.stat_cache import FILE_NAME, StatCache
 
@@ -199,7 +199,7 @@ async def made_of(
 
 @contextmanager
 def _shown(app: App) -> Iterator[Callable[[Transfer], None]]:
-    """Shows how far a transfer has come."""
+    """Show a transfer's progress."""
     from nsml.common.c_memory import keep_freed_memory
 
     keep_freed_memory()

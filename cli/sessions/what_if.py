@@ -1,4 +1,4 @@
-"""--what-if: what a session might ask for instead, as `gpus=4,priority=high`."""
+"""--what-if: changed requests of a session, such as `gpus=4,priority=high`."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ _KINDS: Final[dict[str, click.ParamType[Any]]] = {
     "pod": POD,
     "network": NETWORK,
 }
-"""Each key with what its values are: as the flag of `nsml run`."""
+"""Each key with its type: as the flag of `nsml run`."""
 
 _MAY_BE_EMPTY: Final = {
     "cpus": 0,
@@ -47,12 +47,12 @@ _MAY_BE_EMPTY: Final = {
     "pod": "",
     "network": "",
 }
-"""Those that mean the default, none or any when nothing is said: what the request then has."""
+"""Keys that accept an empty value: the default, none or any; with its value in the request."""
 
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """What was given: the words, and the values by key."""
+    """The typed words, and the values by key."""
 
     text: str
     values: dict[str, Any]
@@ -109,7 +109,7 @@ class _WhatIf(click.ParamType[Change]):
     def shell_complete(
         self, ctx: click.Context, param: click.Parameter, incomplete: str
     ) -> list[CompletionItem]:
-        """The keys that are left, and after one that is there its values."""
+        """Complete the remaining keys, and the values of a typed key."""
         from click.shell_completion import CompletionItem
 
         before, comma, last = incomplete.rpartition(",")
@@ -126,7 +126,7 @@ WHAT_IF = _WhatIf()
 
 
 def message_of(change: Change) -> WhatIf:
-    """The change as the contract has it."""
+    """Return the change as a message."""
     from google.protobuf.duration_pb2 import Duration
 
     from nsml.v1 import sessions_pb2 as pb

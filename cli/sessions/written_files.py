@@ -1,6 +1,6 @@
-"""What nsml wrote on this machine (checkpoints, exports, pictures), and what was pushed as a dataset.
+"""Files written by nsml on this machine (checkpoints, exports, pictures), and pushed datasets.
 
-None of it is to be sent with code unnoticed. Their paths are lines of a file each among the caches of this user: when it
+They must not be sent with code unnoticed. Their paths are lines of a file each in this user's cache: if it
 is lost, so are the notes, and nothing else.
 """
 
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from nsml.content.listing import FolderFiles
 
 _MOST_BYTES = 64 << 10
-"""Of the file; beyond that, paths that are gone are forgotten, and the oldest ones."""
+"""Limit of the file; beyond it, missing paths and the oldest ones are dropped."""
 _MOST_KEPT = 200
 _SHOWN = 3
 
@@ -31,12 +31,12 @@ _WRITTEN, _PUSHED = "written.jsonl", "pushed.jsonl"
 
 
 def remember(app: App, paths: Iterable[Path]) -> None:
-    """Note that nsml made these files or folders. Never fails: a note is not worth an error."""
+    """Record files or folders written by nsml. Never fails: a note is not worth an error."""
     _add(app, _WRITTEN, paths)
 
 
 def remember_pushed(app: App, path: Path) -> None:
-    """Note that this file or folder is a dataset. Never fails."""
+    """Record a file or folder as a dataset. Never fails."""
     _add(app, _PUSHED, [path])
 
 
@@ -63,12 +63,12 @@ def _recorded(file: Path) -> list[Path]:
 
 
 def warn_of_sent(app: App, folder: Path, listed: FolderFiles) -> None:
-    """Name the files that nsml wrote and that are sent with the code, and the line that leaves them out."""
+    """Warn of files written by nsml and sent with the code, with the line to exclude them."""
     _warn(app, _WRITTEN, "that nsml wrote here", folder, listed)
 
 
 def warn_of_pushed(app: App, folder: Path, listed: FolderFiles) -> None:
-    """The same of files that were pushed as a dataset: the program has them at /data."""
+    """The same for files pushed as a dataset: the program has them at /data."""
     _warn(app, _PUSHED, "of a pushed dataset", folder, listed)
 
 
@@ -98,7 +98,7 @@ def _warn(app: App, name: str, which: str, folder: Path, listed: FolderFiles) ->
 
 
 def leave_out_line(folder: Path, names: Iterable[str]) -> str:
-    """A line for a shell that leaves files of the folder out of what is sent."""
+    """Return a shell line that excludes files of the folder from uploads."""
     from nsml.common.shell import shell_line, shell_word
     from nsml.content.ignore import IGNORE_FILE
 
@@ -109,7 +109,7 @@ def leave_out_line(folder: Path, names: Iterable[str]) -> str:
 
 
 def _written_at(path: str, written: Iterable[str]) -> str:
-    """A file that nsml wrote, or the nearest folder above it that nsml wrote; "" of others."""
+    """Return the file, or the nearest folder above it, that nsml wrote; "" if none."""
     while path:
         if path in written:
             return path
@@ -118,7 +118,7 @@ def _written_at(path: str, written: Iterable[str]) -> str:
 
 
 def _form(file: Path) -> str:
-    """What printf is to write so that each word is a line of its own behind what is in the file."""
+    """Return printf's format, which puts each word on its own line after the file's contents."""
     try:
         content = file.read_bytes()
     except OSError:
