@@ -137,7 +137,7 @@ def _carry_out(changes: Sequence[_Change]) -> None:
 
 
 def _undo(one: _Change) -> None:
-    """Restore the old file under its name, unless it is there. Raises OSError."""
+    """Restore the old target under its name, unless it is there. Raises OSError."""
     if _identity(one.target) == one.before:
         return
     if one.before is None:

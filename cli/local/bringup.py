@@ -1,4 +1,4 @@
-"""Starting programs of a data folder, all or none: `nsml up` and `nsml join`."""
+"""Starts the programs of a data folder, all or none: for `nsml up` and `nsml join`."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ if TYPE_CHECKING:
 READY_WITHIN_S = 60.0
 END_WITHIN_S = 15.0
 LEAST_ROOM_BYTES = 64 << 20
-"""etcd's first log file; a program that finds less may end with words that do not name it."""
+"""Size of etcd's first log file; with less room a program may fail without naming the cause."""
 
 
 class BringUp:
-    """Starts what does not run yet; see `undoing`.
+    """Starts missing programs; see `undoing`.
 
     Attributes:
-        started: names of the programs that were started here, in that order.
+        started: names of the programs started here, in that order.
     """
 
     def __init__(self, app: App, folder: DataFolder) -> None:
@@ -39,7 +39,7 @@ class BringUp:
 
     @contextlib.contextmanager
     def undoing(self) -> Iterator[None]:
-        """End what was started inside the block if the block fails, and nothing else."""
+        """Stop the programs started inside the block if the block fails, and nothing else."""
         try:
             yield
         except BaseException:
@@ -49,16 +49,16 @@ class BringUp:
             raise
 
     def check(self, name: str, settings: Mapping[str, object]) -> None:
-        """Look at what the machine's administrator set for a program, before anything is started.
+        """Check the administrator's settings of a program before anything is started.
 
         Raises:
-            CommandError: the program would not start with it.
+            CommandError: the program would not start with them.
         """
         folder = self._folder
         site, prefix = folder.site_settings(name), f"NSML_{name.upper()}_"
         is_set = site.exists() or any(key.startswith(prefix) for key in self._app.environ)
         if not is_set or folder.running(name) is not None:
-            return  # ours alone are sound
+            return  # our own settings are valid
         file = folder.write_settings(name, settings)
         reason = processes.refusal(name, file, environ=self._app.environ)
         if reason:
@@ -69,10 +69,10 @@ class BringUp:
             )
 
     def ensure(self, name: str, settings: Mapping[str, object]) -> Mapping[str, Any]:
-        """Make sure that a program runs; what it says when it is ready.
+        """Make sure that a program runs; return the contents of its ready file.
 
         Raises:
-            CommandError: it does not start; the reason is its own last words.
+            CommandError: it does not start; the reason is its last output.
         """
         if self._folder.running(name) is None:
             return self._start(name, settings)
@@ -100,7 +100,7 @@ class BringUp:
             raise _did_not_start(title, str(error), folder, name) from error
 
     def _adopt(self, name: str) -> Mapping[str, Any]:
-        """Wait for a program that somebody started and that is not ready."""
+        """Wait for a running program that is not ready yet."""
         self._app.say(f"{TITLES[name]:<14} runs, waiting until it is ready")
         try:
             return processes.wait_until(
@@ -113,7 +113,7 @@ class BringUp:
             raise _did_not_start(TITLES[name], str(error), self._folder, name) from error
 
     def _patience(self, name: str) -> Callable[[], float]:
-        """Tells what a program's start waits for, and grants it the seconds that it says that takes."""
+        """Return a function that reports what a start waits for, and grants the reported seconds."""
         granted_s, reported = 0.0, set[str]()
 
         def more_s() -> float:
@@ -133,7 +133,7 @@ class BringUp:
 
 
 def stop_program(folder: DataFolder, name: str) -> bool:
-    """End a program and what it left; False when it had to be killed. Nothing when it is gone."""
+    """Stop a program and its leftovers; return False if it had to be killed. Does nothing if it is gone."""
     program = folder.running(name)
     is_orderly = program is None or processes.end(program, grace_s=END_WITHIN_S)
     clear_leftovers(folder, name)
@@ -141,13 +141,13 @@ def stop_program(folder: DataFolder, name: str) -> bool:
 
 
 def clear_leftovers(folder: DataFolder, name: str) -> None:
-    """End what a program that was killed has left running, and remove its records."""
+    """Kill the leftover processes of a killed program, and remove its records."""
     record = folder.path / f"{name}.pid"
     leader = processes.read_json(record).get("pid")
     if isinstance(leader, int) and folder.running(name) is None:
         processes.end_orphans(leader, folder.path)
     record.unlink(missing_ok=True)
-    with contextlib.suppress(NotADirectoryError):  # the program itself will tell
+    with contextlib.suppress(NotADirectoryError):  # the program itself will report it
         folder.ready(name).unlink(missing_ok=True)
         folder.starting(name).unlink(missing_ok=True)
 
@@ -169,7 +169,7 @@ def _did_not_start(title: str, reason: str, folder: DataFolder, name: str) -> Co
 
 
 def too_full(path: Path, free_bytes: int) -> str:
-    """That the disk of a data folder has no room for its programs; empty where it has."""
+    """Return the error if the disk of a data folder lacks room for its programs, else ""."""
     if free_bytes >= LEAST_ROOM_BYTES:
         return ""
     return f"the disk of {path} is full: {size_text(free_bytes)} are free"

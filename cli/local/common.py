@@ -1,4 +1,4 @@
-"""What up, down and join have in common: options, settings that a running program rules out, words."""
+"""Common parts of up, down and join: options, settings fixed while a program runs, texts."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ ISOLATION = click.option(
 
 
 def agent_settings(choices: Choices, environ: Mapping[str, str]) -> dict[str, object]:
-    """What every agent that is started from here is told of this machine."""
+    """Return the settings of every agent started here."""
     settings: dict[str, object] = {
         "simulate_gpus": choices.simulate_gpus,
         "isolation": choices.isolation,
@@ -55,7 +55,7 @@ def agent_settings(choices: Choices, environ: Mapping[str, str]) -> dict[str, ob
 
 
 def certificate_settings(folder: DataFolder) -> dict[str, object]:
-    """By what an agent with a certificate is known."""
+    """Return the certificate settings of an agent."""
     from nsml.client.trust import NodeFiles
 
     files = NodeFiles.within(folder.trust)
@@ -67,16 +67,16 @@ def certificate_settings(folder: DataFolder) -> dict[str, object]:
 
 
 def open_way(folder: DataFolder, choices: Choices) -> None:
-    """At level `user` let users' programs pass the data folder, to what is theirs below; not list it.
+    """At level `user`, let users' programs traverse the data folder, to their own files below; not list it.
 
-    Nothing else in it is for others: its files and folders are their owner's.
+    Other users get no access to the rest: files and folders are private to their owner.
     """
     if choices.isolation == "user" and choices.has_agent:
         folder.path.chmod(0o711)
 
 
 def without_news_of_agent(choices: Choices, before: Choices | None) -> Choices:
-    """The choices with what `before` had for the agent, or the defaults."""
+    """Return the choices with the agent's settings of `before`, or the defaults."""
     known = before or Choices(coordination="")
     return replace(choices, isolation=known.isolation, simulate_gpus=known.simulate_gpus)
 
@@ -84,7 +84,7 @@ def without_news_of_agent(choices: Choices, before: Choices | None) -> Choices:
 def ensure_agent(
     folder: DataFolder, choices: Choices, before: Choices | None, ensure: Callable[[], T]
 ) -> T:
-    """Have the agent running; where an option that was kept from before is in its way, say how to choose another one.
+    """Start the agent if needed; if a kept option prevents that, advise how to choose another one.
 
     Raises:
         CommandError: it does not start.
@@ -105,13 +105,13 @@ def ensure_agent(
 
 
 def start_again(folder: DataFolder, choices: Choices) -> str:
-    """The command that starts what lives in the folder once more."""
+    """Return the command that starts the folder's programs again."""
     command = f"nsml join {choices.server}" if choices.is_joined else "nsml up"
     return f"{command} --data {shell_word(str(folder.path))}"
 
 
 def check_running(folder: DataFolder, before: Choices, after: Choices) -> None:
-    """Refuse a change of settings that a running program already has."""
+    """Refuse to change settings of a running program."""
     pairs = [
         (CONTROL_PLANE, "--port", before.port, after.port),
         (CONTROL_PLANE, "--listen", before.listen, after.listen),
@@ -133,9 +133,9 @@ def check_running(folder: DataFolder, before: Choices, after: Choices) -> None:
 
 
 def node_lines(choices: Choices, agent: Mapping[str, Any]) -> list[str]:
-    """The node of this machine: one line, and those below say why it is no more than that.
+    """Return lines on this machine's node: a summary, then the reasons for its limits.
 
-    `agent` is what the agent said when it was ready; empty: there is none.
+    `agent` is the agent's ready message; empty: there is none.
     """
     if not agent:
         return ["none: this machine runs no sessions"]
@@ -156,6 +156,6 @@ def node_lines(choices: Choices, agent: Mapping[str, Any]) -> list[str]:
 
 
 def tell_node(app: App, choices: Choices, agent: Mapping[str, Any]) -> None:
-    """Write what node this is, as the result of a command that started it."""
+    """Write the node's description, as the result of a command that started it."""
     for number, line in enumerate(node_lines(choices, agent)):
         app.write_text(f"  {'' if number else 'node':<14} {visible(line)}")

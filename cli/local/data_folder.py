@@ -1,16 +1,16 @@
-"""The platform, or the joined node, that lives in a data folder of this machine.
+"""The data folder of a platform, or of a joined node, on this machine.
 
 DATA/
-    local.json          what `nsml up` or `nsml join` chose, so that the next one chooses the same
+    local.json          choices of `nsml up` or `nsml join`, kept for the next one
     lock                held while up, down or join work here
     controlplane.toml   settings, written at each start
-    controlplane.pid    which process it is
+    controlplane.pid    its process
     controlplane.log
     controlplane/       its data; ready.json, admin.token, node.token
     agent.toml  agent.pid  agent.log
-    agent.site.toml     what the machine's administrator sets beside: read by the agent, never written
+    agent.site.toml     the administrator's own settings: read by the agent, never written
     agent/              the agent's data; ready.json, replicas/
-    trust/              key and certificates of a node that other machines' control planes hear
+    trust/              key and certificates of a node connected to other machines' control planes
 """
 
 from __future__ import annotations
@@ -45,12 +45,12 @@ CONTEXT_NAME = "local"
 _FORGE = re.compile(r"[^a-z0-9_.-]+|\.+(?=\.|\Z)")
 
 NO_HTTP = "none"
-"""Instead of an address: nothing is served over HTTP."""
+"""Instead of an address: HTTP is disabled."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Choices:
-    """What a data folder was set up as.
+    """The setup of a data folder.
 
     Attributes:
         coordination: "embedded", "etcd" (a child of the control plane), or URLs of an etcd cluster
@@ -59,18 +59,18 @@ class Choices:
         etcd_user, etcd_password_file: for an etcd cluster with users; empty: none.
         history: URL of a PostgreSQL database, without a password; empty: SQLite in the folder.
         objects: URL of a bucket or of a mounted folder; empty: in the folder.
-        s3_endpoint: URL of a bucket's service; empty: AWS's, or what the environment says.
+        s3_endpoint: URL of a bucket's service; empty: AWS's, or the environment's.
         platform_key: file that opens a shared platform's keys; empty: in the folder.
         port: on the loopback, for users of this machine.
-        listen: HOST:PORT with TLS for everybody else; agents dial the next port, tunnels pass by the third. Empty:
-            nobody.
-        http: HOST:PORT for browsers, health and metrics; "none": nowhere; empty: not chosen yet.
+        listen: HOST:PORT with TLS for other machines; agents dial the next port, tunnels use the third after it. Empty:
+            none.
+        http: HOST:PORT for browsers, health and metrics; "none": disabled; empty: not chosen yet.
         ssh: HOST:PORT of the jump host; empty: there is none.
         server: a joined node only: HOST:PORT of the platform.
         agents: a joined node only: HOST:PORT of its listener for agents, once joined.
         node: name of this machine as a node.
         simulate_gpus: 0 for the machine's own GPUs.
-        isolation: how the agent is to separate sessions; "auto": as far as the machine allows.
+        isolation: the agent's isolation of sessions; "auto": as far as the machine allows.
         has_agent: whether this machine runs sessions.
         admin: name of the first administrator.
     """
@@ -104,7 +104,7 @@ class Choices:
 
     @property
     def http_address(self) -> str:
-        """HOST:PORT at which HTTP is served; empty: it is not."""
+        """HOST:PORT of the HTTP server; empty: disabled."""
         return "" if self.http == NO_HTTP else self.http
 
     @property
@@ -115,18 +115,18 @@ class Choices:
 
 @dataclass(frozen=True, slots=True)
 class DataFolder:
-    """The paths of a data folder, and what runs there."""
+    """The paths and running programs of a data folder."""
 
     path: Path
 
     @property
     def choices_file(self) -> Path:
-        """What the folder was set up as."""
+        """The record of the folder's setup."""
         return self.path / "local.json"
 
     @property
     def trust(self) -> Path:
-        """Key and certificates of a node that other machines' control planes hear."""
+        """Key and certificates of a node connected to other machines' control planes."""
         return self.path / "trust"
 
     @property
@@ -136,12 +136,12 @@ class DataFolder:
 
     @property
     def authority(self) -> Path:
-        """Certificate of the platform's authority: others know it by its digest."""
+        """Certificate of the platform's authority: others identify it by its digest."""
         return self.path / CONTROL_PLANE / "ca.pem"
 
     @property
     def node_token(self) -> Path:
-        """Token with which the agent of this machine speaks for its node."""
+        """Token of this machine's agent for its node."""
         return self.path / CONTROL_PLANE / "node.token"
 
     def settings(self, name: str) -> Path:
@@ -149,22 +149,22 @@ class DataFolder:
         return self.path / f"{name}.toml"
 
     def site_settings(self, name: str) -> Path:
-        """What the machine's administrator sets beside them, where there is such a file."""
+        """The administrator's own settings file of a program, which may not exist."""
         return self.path / f"{name}.site.toml"
 
     def write_settings(self, name: str, settings: Mapping[str, object]) -> Path:
-        """Write the settings file of a program anew; says in it where one's own settings go."""
+        """Rewrite the settings file of a program, with a note on the place for own settings."""
         file, site = self.settings(name), self.site_settings(name).name
         head = f"# nsml overwrites this file: put your own settings into {site}, beside it.\n"
         write_private(file, head + toml(settings))
         return file
 
     def ready(self, name: str) -> Path:
-        """What a program writes when it serves, or has registered."""
+        """The file written by a program when it serves, or has registered."""
         return self.path / name / "ready.json"
 
     def starting(self, name: str) -> Path:
-        """What a program writes while its start waits for something else."""
+        """The file written by a program while its start waits for something else."""
         return self.path / name / "starting.json"
 
     def running(self, name: str) -> Program | None:
@@ -172,11 +172,11 @@ class DataFolder:
         return processes.recorded(self.path / f"{name}.pid")
 
     def said(self, name: str) -> Mapping[str, Any]:
-        """What the running program wrote into its ready.json; empty when it is not ready."""
+        """Return the contents of the running program's ready.json; empty if it is not ready."""
         return self._own(name, self.ready(name))
 
     def awaits(self, name: str) -> Mapping[str, Any]:
-        """What the start of the running program says that it waits for; empty where for nothing."""
+        """Return what the running program's start waits for; empty if for nothing."""
         return self._own(name, self.starting(name))
 
     def _own(self, name: str, file: Path) -> Mapping[str, Any]:
@@ -184,7 +184,7 @@ class DataFolder:
         return said if program is not None and said.get("pid") == program.pid else {}
 
     def choices(self) -> Choices | None:
-        """What it was set up as; None for a fresh folder.
+        """Return the setup; None for a fresh folder.
 
         Raises:
             CommandError: the record is damaged, or of a later version.
@@ -205,16 +205,16 @@ class DataFolder:
             ) from error
 
     def keep(self, choices: Choices) -> None:
-        """Record what it is set up as."""
+        """Record the setup."""
         text = json.dumps({"version": 1, **asdict(choices)}, indent=1)
         write_private(self.choices_file, text + "\n")
 
     @contextlib.contextmanager
     def locked(self) -> Iterator[None]:
-        """Keep other `up`, `down` and `join` out; makes the folder, private to its owner.
+        """Keep other `up`, `down` and `join` out; creates the folder, private to its owner.
 
         Raises:
-            CommandError: another one is at work, or the folder cannot be used.
+            CommandError: another one is running, or the folder cannot be used.
         """
         import fcntl
 
@@ -240,10 +240,10 @@ class DataFolder:
             os.close(descriptor)
 
     def context(self) -> Context | None:
-        """How the administrator's client reaches the control plane; None when it is not ready.
+        """Return the administrator's context for the control plane; None if it is not ready.
 
-        Over its socket, which lies among its private files: the port on the loopback is anybody's
-        while the control plane is down, and who takes it then would be given the token.
+        It uses the socket among the private files: while the control plane is down anybody can
+        take the port on the loopback, and would be sent the token.
         """
         said = self.said(CONTROL_PLANE)
         if "address" not in said:
@@ -256,9 +256,9 @@ class DataFolder:
         context = context._replace(server=f"unix:{said['socket']}")
         choices = self.choices()
         if choices is None or not choices.is_shared or not self.authority.exists():
-            # Without others it proves nobody, and nsml 0.1 would ask the socket for TLS.
+            # Without other control planes it is not needed, and nsml 0.1 would ask the socket for TLS.
             return context
-        # The authority proves the platform's other control planes, once it has told of them.
+        # The authority proves the platform's other control planes, once it has reported them.
         return context._replace(ca=str(self.authority), server_name=SERVER_NAME)
 
 
@@ -285,7 +285,7 @@ def data_folder(given: Path | None, environ: Mapping[str, str]) -> DataFolder:
 
 
 def user_name() -> str:
-    """The login user as a name of the platform: 1 to 32 of a-z 0-9 _ - with dots between, beginning with a letter."""
+    """Return the login user as a name of the platform: 1 to 32 of a-z 0-9 _ - with dots between, beginning with a letter."""
     import getpass
 
     try:
@@ -297,14 +297,14 @@ def user_name() -> str:
 
 
 def node_name() -> str:
-    """This host's name as a name of a node: 1 to 63 of a-z 0-9 -, as in DNS."""
+    """Return the host's name as a node name: 1 to 63 of a-z 0-9 -, as in DNS."""
     host = socket.gethostname().partition(".")[0].lower()
     name = re.sub(r"[^a-z0-9]+", "-", host).strip("-")[:63].strip("-") or "node"
     return f"host-{name}"[:63].strip("-") if is_reserved_for_platform(name, of_node=True) else name
 
 
 def toml(settings: Mapping[str, object]) -> str:
-    """Settings as a TOML document: texts, paths, numbers, truths and lists of texts."""
+    """Return settings as a TOML document: strings, paths, numbers, booleans and lists of strings."""
     return "".join(f"{key} = {_toml_value(value)}\n" for key, value in settings.items())
 
 

@@ -1,4 +1,4 @@
-"""doctor: examine this machine, and advise on each problem."""
+"""doctor: checks this machine, and advises on each problem."""
 
 from __future__ import annotations
 
@@ -89,13 +89,13 @@ def node(app: App, *, data: Path | None) -> int:
 
 
 def _server(folder: DataFolder) -> list[str]:
-    """The option that names the control plane of this folder's node, if it has one."""
+    """Return the option for the control plane of this folder's node, if it has one."""
     choices = folder.choices()
     return ["--server", choices.agents] if choices is not None and choices.agents else []
 
 
 def _clock(app: App) -> list[str]:
-    """The options that say how far this clock is ahead of the control plane's, if one answers."""
+    """Return the options for this clock's lead over the control plane's, if one answers."""
     from nsml.client.contexts import ContextError
     from nsml.client.errors import ClientError
 

@@ -81,7 +81,7 @@ def down(app: App, /, *, keep_sessions: bool, data: Path | None) -> None:
 
 
 def _nothing_words(folder: DataFolder) -> str:
-    """Where units run, what they started is not ours to stop."""
+    """Return the message if nothing runs here; programs of installed units are not ours to stop."""
     names = [one for one in (CONTROL_PLANE_UNIT, AGENT_UNIT) if is_installed(one)]
     units = " ".join(one.removesuffix(".service") for one in names)
     by = f" that nsml up or join started; units are stopped by: systemctl stop {units}"
@@ -101,7 +101,7 @@ def _plan(
     *,
     keeps: bool,
 ) -> Plan:
-    """What would stop. `sessions`: all of a platform that ends; None: only what runs on this machine."""
+    """Return the plan. `sessions`: all of a platform that ends; None: only those on this machine."""
     from nsml.view.confirmation import Plan, Target, target_of
 
     choices = folder.choices()
@@ -120,7 +120,7 @@ def _plan(
 
 
 def _named(members: Sequence[Member]) -> str:
-    """Control planes in words, each with its address for users."""
+    """Name control planes, each with its address for users."""
     from nsml.common.text import visible
 
     addresses = ((one.name, one.user_address or one.local_address) for one in members)
@@ -128,5 +128,5 @@ def _named(members: Sequence[Member]) -> str:
 
 
 def _sessions(count: int, verb: str = "", verb_of_many: str = "") -> str:
-    """So many sessions, and what they do."""
+    """Return a count of sessions with their verb."""
     return counted(count, f"session {verb}".rstrip(), f"sessions {verb_of_many}".rstrip())

@@ -126,7 +126,7 @@ def join(
 
 
 def _write_units(app: App, folder: DataFolder, choices: Choices) -> list[Path]:
-    """Write the agent's settings and the units that run it with them; where the units are."""
+    """Write the agent's settings and its units; return the units' paths."""
     settings = folder.write_settings(AGENT, _node_settings(app, folder, choices))
     texts = {AGENT_UNIT: agent_unit(program(AGENT), settings), REPLICAS_UNIT: REPLICAS}
     for name, text in texts.items():
@@ -150,9 +150,9 @@ def _tell_units(app: App, choices: Choices, units: Sequence[Path]) -> None:
 def _token_of_same_platform(
     app: App, folder: DataFolder, before: Choices, address: str, token: str | None
 ) -> str:
-    """The join token with which a node joins again at another control plane of its platform.
+    """Return the join token of a node that joins again at another control plane of its platform.
 
-    The digest in the token says which platform it is of. Raises CommandError for another one.
+    The digest in the token identifies the platform. Raises CommandError for another one.
     """
     from nsml.client import trust
 
@@ -171,9 +171,9 @@ def _token_of_same_platform(
 
 
 def _joined(app: App, folder: DataFolder, choices: Choices, token: str | None) -> Choices:
-    """The choices with the address of the agents' listener, asked for with a join token.
+    """Return the choices with the address of the agents' listener, requested with a join token.
 
-    A node that has joined needs none: its certificate is renewed when that is due. With one it joins
+    A joined node needs none: its certificate is renewed when due. With one it joins
     again, under the same name and key.
     """
     from nsml.client import trust
@@ -192,15 +192,15 @@ def _joined(app: App, folder: DataFolder, choices: Choices, token: str | None) -
             code=ExitCode.CONFLICT,
             advice="on its machine: nsml up --listen HOST:PORT, or of a unit: listen_agents in its settings",
         )
-    # the name that we reached it under is one that works from here
+    # the host name used here is reachable from here
     agents_port = contexts.split_server(listener)[1]
     return replace(choices, agents=contexts.server_at(host, agents_port))
 
 
 async def _still_joined(choices: Choices, files: NodeFiles, now: float) -> None:
-    """Renew the certificate where that is due; refused where an administrator removed the node.
+    """Renew the certificate if due; refused if an administrator removed the node.
 
-    While no control plane answers, the agent starts all the same: what ran here goes on.
+    While no control plane answers, the agent still starts: its sessions go on.
     """
     from nsml.client import trust
     from nsml.client.errors import NotSignedIn, Unavailable

@@ -1,4 +1,4 @@
-"""Where a platform of this machine listens: ports that are asked for, checked, chosen, or held."""
+"""Ports of a platform on this machine: requested, checked, chosen, or held."""
 
 from __future__ import annotations
 
@@ -18,15 +18,15 @@ if TYPE_CHECKING:
 LOOPBACK = "127.0.0.1"
 
 _LAST_PORT = 65535 - 3
-"""Of users, so that all that go with it are ports."""
+"""Last port for users, so that the ports after it are valid."""
 _EVERYWHERE = frozenset({"0.0.0.0", "::"})  # noqa: S104 - compared, not bound
 
 
 @dataclass(frozen=True, slots=True)
 class Listener:
-    """Where other machines are served: users with TLS on `port`, agents on the next one, tunnels on the third after it.
+    """The listener for other machines: users with TLS on `port`, agents on the next one, tunnels on the third after it.
 
-    The one between is HTTP's, if somebody asks for that on its usual port.
+    The one between is for HTTP, if requested on its usual port.
     """
 
     host: str
@@ -34,7 +34,7 @@ class Listener:
 
     @property
     def ports(self) -> tuple[int, int, int]:
-        """That of users, that of agents, and that of the relay."""
+        """The ports of users, agents, and the relay."""
         return self.port, self.port + 1, self.port + 3
 
     @property
@@ -44,14 +44,14 @@ class Listener:
 
     @property
     def relay(self) -> str:
-        """HOST:PORT of the listener for bytes of tunnels."""
+        """HOST:PORT of the listener for tunnel data."""
         return contexts.server_at(self.host, self.port + 3)
 
     def __str__(self) -> str:
         return contexts.server_at(self.host, self.port)
 
     def covers(self, port: int) -> bool:
-        """Whether a port of the loopback is one of its own."""
+        """Return whether a port of the loopback is one of its own."""
         return port in self.ports and self.host in {*_EVERYWHERE, LOOPBACK, "localhost"}
 
 
@@ -62,7 +62,7 @@ def parse_listener(text: str) -> Listener:
         CommandError: it is neither.
     """
     try:
-        is_socket = text.startswith("unix:")  # nobody else's machine reaches it
+        is_socket = text.startswith("unix:")  # not reachable from other machines
         host, port = contexts.split_server(contexts.parse_server("" if is_socket else text))
     except contexts.ContextError as error:
         raise CommandError(
@@ -115,7 +115,7 @@ def _parsed(text: str, advice: str) -> tuple[str, int]:
 
 
 def with_ports(listener: Listener, before: str, avoid: int) -> Listener:
-    """The same listener with a port: the one it had `before`, or one that is free with those that go with it."""
+    """Return the listener with a port: the one of `before`, or one that is free with its further ports."""
     if listener.port:
         return listener
     if before and parse_listener(before).host == listener.host:
@@ -124,7 +124,7 @@ def with_ports(listener: Listener, before: str, avoid: int) -> Listener:
 
 
 def check_free(listener: Listener) -> None:
-    """Raise CommandError unless all ports of a listener can be used."""
+    """Raise CommandError unless all ports of a listener are free."""
     for port in listener.ports:
         if reason := obstacle(listener.host, port):
             raise refusal(
@@ -133,14 +133,14 @@ def check_free(listener: Listener) -> None:
 
 
 def refusal(address: str, reason: str, advice: str) -> CommandError:
-    """The error for an address that was asked for and cannot be used."""
+    """Return the error for a requested address that cannot be used."""
     return CommandError(
         f"cannot listen on {address}", code=ExitCode.CONFLICT, why=reason, advice=advice
     )
 
 
 def obstacle(host: str, port: int) -> str:
-    """Why nobody can listen there now; empty when it is free."""
+    """Return why the port cannot be used now; "" if it is free."""
     try:
         with socket.socket(_family(host)) as probe:
             probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
@@ -151,11 +151,11 @@ def obstacle(host: str, port: int) -> str:
 
 
 class Held:
-    """Ports that nobody gets by chance, from their choice until a program listens there, and after.
+    """Ports protected from accidental use, from their choice until a program listens there, and after.
 
-    They are bound without listening. Beside such a socket Linux lets in who names the port and has
-    SO_REUSEADDR, as our programs, etcd and PostgreSQL have, once or again; it gives the port to
-    nobody who asks for any, nor to a connection that goes out. Elsewhere nothing is held.
+    They are bound without listening. Beside such a socket Linux allows binds that name the port with
+    SO_REUSEADDR, as by our programs, etcd and PostgreSQL, repeatedly; it assigns the port neither to
+    requests for any port, nor to outgoing connections. On other systems nothing is held.
     """
 
     def __init__(self) -> None:
@@ -173,11 +173,11 @@ class Held:
         self.close()
 
     def free(self) -> int:
-        """Choose a port of the loopback that nobody has, and hold it."""
+        """Choose a free port of the loopback, and hold it."""
         return self._hold(LOOPBACK, 0)
 
     def hold(self, host: str, port: int) -> bool:
-        """Hold a port, unless somebody has it; whether nobody has."""
+        """Hold a port; return whether it was free."""
         try:
             self._hold(host, port)
         except OSError:
@@ -185,7 +185,7 @@ class Held:
         return True
 
     def close(self) -> None:
-        """Let go of all of them; who listens goes on."""
+        """Release all of them; listening programs go on."""
         self._sockets.close()
 
     def _hold(self, host: str, port: int) -> int:
@@ -204,7 +204,7 @@ class Held:
 
 
 def free_port(avoid: Container[int] = ()) -> int:
-    """A port of the loopback that nobody uses now."""
+    """Return a free port of the loopback."""
     while True:
         port = _any_port(LOOPBACK)
         if port not in avoid:
@@ -212,7 +212,7 @@ def free_port(avoid: Container[int] = ()) -> int:
 
 
 def _free_port_of(host: str, avoid: int) -> int:
-    """A port of a listener of which nobody uses any port now; none is `avoid`.
+    """Return a port for a listener with all its ports free; none is `avoid`.
 
     Raises:
         CommandError: the host is not one of this machine.

@@ -1,4 +1,4 @@
-"""Programs in the background: started apart from the terminal, found again, ended for certain."""
+"""Background programs: started apart from the terminal, found again, reliably ended."""
 
 from __future__ import annotations
 
@@ -26,10 +26,10 @@ _LAST_WORDS = 4000
 
 
 class StartFailed(Exception):
-    """A program ended before it was ready, or did not get ready; the message is its last words.
+    """A program ended before it was ready, or did not get ready; the message is its last output.
 
     Attributes:
-        code: its exit code; None while it has not ended, or where that is not known.
+        code: its exit code; None if it has not ended, or if unknown.
     """
 
     def __init__(self, message: str, *, code: int | None = None) -> None:
@@ -39,25 +39,25 @@ class StartFailed(Exception):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Program:
-    """A process by its id and the clock ticks at which it started: an id alone is used again."""
+    """A process by its id and start time in clock ticks: ids alone are reused."""
 
     pid: int
     start_ticks: int
 
     @property
     def is_alive(self) -> bool:
-        """Whether it still runs; one that only waits to be collected does not."""
+        """Whether it still runs; zombies do not."""
         return _ticks_and_state(self.pid) in {(self.start_ticks, s) for s in "RSDTtWPI"}
 
 
 def find(pid: int) -> Program | None:
-    """The process that has this id now."""
+    """Return the process with this id."""
     found = _ticks_and_state(pid)
     return None if found is None else Program(pid=pid, start_ticks=found[0])
 
 
 def recorded(file: Path) -> Program | None:
-    """The process that a record names ({"pid", "start_ticks"}), if that one is still alive."""
+    """Return the process of a record ({"pid", "start_ticks"}), if it is still alive."""
     try:
         record = json.loads(file.read_text(encoding="utf-8"))
         program = Program(pid=int(record["pid"]), start_ticks=int(record["start_ticks"]))
@@ -67,7 +67,7 @@ def recorded(file: Path) -> Program | None:
 
 
 class Launched:
-    """A program of ours that is getting ready."""
+    """A program of ours that is starting."""
 
     def __init__(self, name: str, process: subprocess.Popen[bytes], log: Path, offset: int) -> None:
         self.name = name
@@ -83,10 +83,10 @@ class Launched:
     def wait_ready(
         self, ready: Path, *, deadline_s: float, more_s: Callable[[], float] = lambda: 0.0
     ) -> Mapping[str, Any]:
-        """What it wrote into `ready`, once the file is its own; times as for `wait_until`.
+        """Return the contents of `ready` once it was written by this process; times as for `wait_until`.
 
         Raises:
-            StartFailed: it ended, or nothing came in time.
+            StartFailed: it ended, or timed out.
         """
 
         def said() -> Mapping[str, Any]:
@@ -105,7 +105,7 @@ class Launched:
             raise StartFailed(words, code=self._process.poll()) from error
 
     def last_words(self) -> str:
-        """The end of what it wrote for people since it was started: its events, in JSON, are not."""
+        """Return the end of its text output since the start, without JSON events."""
         with self._log.open("rb") as file:
             size = file.seek(0, os.SEEK_END)
             file.seek(max(self._offset, size - _LAST_WORDS))
@@ -115,16 +115,16 @@ class Launched:
 
 
 def log_of(name: str, folder: Path) -> Path:
-    """What `nsml-NAME` writes."""
+    """Return the log file of `nsml-NAME`."""
     return folder / f"{name}.log"
 
 
 def launch(
     name: str, arguments: Sequence[str], *, folder: Path, environ: Mapping[str, str]
 ) -> Launched:
-    """Start `nsml-NAME ARGUMENTS` in a session of its own.
+    """Start `nsml-NAME ARGUMENTS` in a new session.
 
-    Its output is appended to `folder/NAME.log`, and `folder/NAME.pid` records who it is.
+    Its output is appended to `folder/NAME.log`, and `folder/NAME.pid` records the process.
     """
     log = log_of(name, folder)
     put_aside(log)
@@ -150,8 +150,8 @@ def launch(
 
 
 def refusal(name: str, settings: Path, *, environ: Mapping[str, str]) -> str:
-    """Why `nsml-NAME` would not start with these settings, in its own words; empty: they are sound."""
-    # An agent's files are made by the control plane that is started before it.
+    """Return why `nsml-NAME` would not start with these settings, in its own words; "": they are valid."""
+    # An agent's files are created by the control plane, which starts first.
     check = "--check=settings" if name == "agent" else "--check"
     said = subprocess.run(
         [*program(name), "--config", str(settings), check],
@@ -168,7 +168,7 @@ def refusal(name: str, settings: Path, *, environ: Mapping[str, str]) -> str:
 
 
 def program(name: str) -> list[str]:
-    """The command of `nsml-NAME`: installed beside this interpreter, else run from its module."""
+    """Return the command of `nsml-NAME`: installed beside this interpreter, else run from its module."""
     script = Path(sys.executable).parent / f"nsml-{name}"
     if script.exists():
         return [str(script)]
@@ -183,12 +183,12 @@ def wait_until(
     deadline_s: float,
     more_s: Callable[[], float] = lambda: 0.0,
 ) -> T:
-    """Wait until `said` gives something true, and give it.
+    """Wait until `said` returns a true value, and return it.
 
-    `more_s` may grant more time than `deadline_s` while that lasts.
+    `more_s` may extend `deadline_s` during the wait.
 
     Raises:
-        StartFailed: `alive` was no longer so, or nothing came in time.
+        StartFailed: `alive` was no longer so, or the time was over.
     """
     began = time.monotonic()
     while time.monotonic() < began + deadline_s + more_s():
@@ -201,7 +201,7 @@ def wait_until(
 
 
 def signal_program(program: Program, number: signal.Signals) -> bool:
-    """Send a signal to exactly this process; False when it is gone."""
+    """Send a signal to exactly this process; return False if it is gone."""
     try:
         descriptor = os.pidfd_open(program.pid)
     except ProcessLookupError:
@@ -219,7 +219,7 @@ def signal_program(program: Program, number: signal.Signals) -> bool:
 
 
 def wait_gone(program: Program, *, deadline_s: float) -> bool:
-    """Wait until a process has ended; False when it has not by then."""
+    """Wait until a process has ended; return False on timeout."""
     try:
         descriptor = os.pidfd_open(program.pid)
     except ProcessLookupError:
@@ -235,7 +235,7 @@ def wait_gone(program: Program, *, deadline_s: float) -> bool:
 
 
 def end(program: Program, *, grace_s: float) -> bool:
-    """End a process and what it leaves of its own session; False when it had to be killed."""
+    """End a process and the rest of its session; return False if it had to be killed."""
     signal_program(program, signal.SIGCONT)
     signal_program(program, signal.SIGTERM)
     is_orderly = wait_gone(program, deadline_s=grace_s)
@@ -247,18 +247,18 @@ def end(program: Program, *, grace_s: float) -> bool:
 
 
 def end_session(leader: int) -> None:
-    """Kill every process of the session that `leader` began: the children it did not take along.
+    """Kill the rest of the session of `leader`: its remaining children.
 
-    What began a session of its own, as replicas do, is not touched.
+    Processes with their own session, such as replicas, are not touched.
     """
     for child in members(leader):
         _kill(child)
 
 
 def end_orphans(leader: int, folder: Path) -> None:
-    """Like `end_session` for a leader that died long ago, whose id may have been used again.
+    """Like `end_session` for a leader that died long ago, whose id may have been reused.
 
-    Only processes that work in `folder`, or name it in their command line, are ended.
+    Only processes that work in `folder`, or name it in their command line, are killed.
     """
     for child in members(leader):
         if child.pid != leader and _belongs_to(child.pid, folder):
@@ -280,7 +280,7 @@ def _belongs_to(pid: int, folder: Path) -> bool:
 
 
 def members(leader: int) -> list[Program]:
-    """The live processes of a session."""
+    """Return the live processes of a session."""
     found = []
     for entry in os.scandir("/proc"):
         if entry.name.isdecimal():
@@ -298,18 +298,18 @@ def _session_of(pid: int) -> int | None:
 
 
 def _ticks_and_state(pid: int) -> tuple[int, str] | None:
-    """Start ticks (field 22) and state (field 3) of /proc/PID/stat."""
+    """Read start ticks (field 22) and state (field 3) of /proc/PID/stat."""
     try:
         text = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8", errors="replace")
     except OSError:
         return None
-    # the second field is a name in parentheses that may hold anything
+    # the second field is a name in parentheses with any characters
     fields = text.rpartition(")")[2].split()
     return int(fields[19]), fields[0]
 
 
 def read_json(file: Path) -> Mapping[str, object]:
-    """The JSON object in a file; empty when there is none."""
+    """Return the JSON object in a file; empty if there is none."""
     try:
         said = json.loads(file.read_text(encoding="utf-8"))
     except (OSError, ValueError):

@@ -1,4 +1,4 @@
-"""Ending what runs in a data folder: `nsml down`."""
+"""Stops the programs of a data folder: `nsml down`."""
 
 from __future__ import annotations
 
@@ -31,14 +31,15 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 STOPPED_WITHIN_S = 45.0
-"""Longest wait for sessions to end in good order: NSML's grace of 30 s, and some to spare."""
+"""Longest wait for sessions to stop normally: NSML's grace of 30 s, and a margin."""
 
 LOCAL_GRACE_S = 10.0
-"""Grace of replicas that have to be stopped without the control plane."""
+"""Grace of replicas stopped without the control plane."""
 
 FINALIZED_WITHIN_S = 5.0
-"""Longest wait for sessions whose programs have ended, once no other is left: what is not sent until then stays in
-their folders, and is sent after the next start."""
+"""Longest wait for ended sessions, once no other is left: data not sent until then stays in their folders, and
+is sent after the next start.
+"""
 
 _ASK_EVERY_S = 0.2
 _REPORTED_WITHIN_S = 5.0
@@ -46,7 +47,7 @@ _REPORTED_WITHIN_S = 5.0
 
 @dataclass(frozen=True, slots=True)
 class Replica:
-    """A replica that runs on this machine: its folder and its shim."""
+    """A running replica on this machine: its folder and its shim."""
 
     folder: Path
     shim: Program
@@ -59,14 +60,14 @@ class Replica:
 
 @dataclass(frozen=True, slots=True)
 class Platform:
-    """What the control plane of this machine knows: live sessions, and the other control planes."""
+    """The control plane's view: live sessions, and the other control planes."""
 
     sessions: Sequence[Session]
     others: Sequence[Member]
 
 
 class TearDown:
-    """Looks what runs, and ends it in good order: sessions, agent, control plane."""
+    """Finds running sessions, agent and control plane, and stops them in order."""
 
     def __init__(self, app: App, folder: DataFolder) -> None:
         self._app = app
@@ -74,11 +75,11 @@ class TearDown:
 
     @property
     def programs(self) -> list[str]:
-        """Names of the programs that run, the agent first."""
+        """Names of the running programs, the agent first."""
         return [name for name in (AGENT, CONTROL_PLANE) if self._folder.running(name)]
 
     def replicas(self) -> list[Replica]:
-        """The replicas that run on this machine, whoever still looks after them."""
+        """Return the running replicas on this machine, with or without an agent."""
         found = []
         for folder in sorted((self._folder.path / AGENT / "replicas").glob("s*.*.*")):
             shim = processes.recorded(folder / "shim.json")
@@ -87,7 +88,7 @@ class TearDown:
         return found
 
     def platform(self) -> Platform | None:
-        """The platform as it is; None when the control plane of this machine does not answer."""
+        """Return the platform's state; None if the control plane of this machine does not answer."""
         context = self._folder.context()
         if context is None:
             return None
@@ -98,7 +99,7 @@ class TearDown:
             return None
 
     def stop_sessions(self, sessions: Sequence[Session]) -> list[Session]:
-        """Ask sessions to stop and wait for them; gives those that have not ended in time."""
+        """Stop sessions and wait for them; return those that have not ended in time."""
         context = self._folder.context()
         if context is None or not sessions:
             return []
@@ -112,7 +113,7 @@ class TearDown:
             return []
 
     def stop_replicas(self) -> None:
-        """Stop what still runs on this machine, without the control plane's help."""
+        """Stop the remaining replicas on this machine, without the control plane's help."""
         replicas = self.replicas()
         if replicas:
             self._app.say(f"{'replicas':<14} stopping {len(replicas)}")
@@ -122,13 +123,13 @@ class TearDown:
             processes.signal_program(replica.shim, signal.SIGTERM)
         for replica in replicas:
             if not processes.wait_gone(replica.shim, deadline_s=2 * LOCAL_GRACE_S):
-                # its program dies with it: the kernel sees to that
+                # the kernel kills its program with it
                 processes.signal_program(replica.shim, signal.SIGKILL)
                 processes.wait_gone(replica.shim, deadline_s=LOCAL_GRACE_S)
         self._let_agent_report(replicas)
 
     def _let_agent_report(self, replicas: Sequence[Replica]) -> None:
-        """Give the agent a moment to pass the ends on: it removes what the platform knows of."""
+        """Wait for the agent to report the ends: it removes folders once the platform has them."""
         with contextlib.suppress(processes.StartFailed):
             processes.wait_until(
                 lambda: not any(replica.folder.exists() for replica in replicas),
@@ -137,7 +138,7 @@ class TearDown:
             )
 
     def stop_programs(self) -> None:
-        """End the agent and then the control plane with all that belongs to them."""
+        """Stop the agent and then the control plane, with their processes."""
         for name in (AGENT, CONTROL_PLANE):
             was_running = self._folder.running(name) is not None
             is_orderly = stop_program(self._folder, name)
@@ -188,7 +189,7 @@ async def _stop_and_wait(
 
 
 def is_finalizing(session: Session) -> bool:
-    """Whether its programs have ended, and what it left is being sent."""
+    """Return whether its programs have ended, and its data is being sent."""
     from nsml.v1.sessions_pb2 import SESSION_STATE_FINALIZING
 
     return session.state == SESSION_STATE_FINALIZING

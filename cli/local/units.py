@@ -1,4 +1,4 @@
-"""The systemd units of a joined node; `deploy/systemd` shows them for the usual places."""
+"""The systemd units of a joined node; `deploy/systemd` has them for the usual paths."""
 
 from __future__ import annotations
 
@@ -83,22 +83,22 @@ UNIT_FOLDERS: Final = (
 
 
 def is_installed(unit: str) -> bool:
-    """Whether systemd has a unit on this machine, so that it, not `nsml up` or `nsml join`, starts the program."""
+    """Return whether systemd has a unit on this machine, and so starts the program instead of `nsml up` or `nsml join`."""
     from pathlib import Path
 
     return any(Path(folder, unit).exists() for folder in UNIT_FOLDERS)
 
 
 def agent_unit(program: Sequence[str], settings: Path) -> str:
-    """The unit that runs an agent with these settings."""
+    """Return the unit of an agent with these settings."""
     binary, *words = program
     arguments = [*words, "--config", str(settings)]
-    # Variables are put into arguments, not into the name of what is run.
+    # Variables are expanded in arguments, not in the program's name.
     escaped = [_word(word.replace("$", "$$")) for word in arguments]
     return _AGENT.format(start=" ".join([_word(binary), *escaped]))
 
 
 def _word(text: str) -> str:
-    """One word of ExecStart, which systemd parts at blanks and in which it expands %."""
+    """Return one word of ExecStart, which systemd splits at blanks and in which it expands %."""
     escaped = text.replace("\\", "\\\\").replace('"', '\\"').replace("%", "%%")
     return f'"{escaped}"' if escaped != text or any(map(str.isspace, text)) else text

@@ -53,7 +53,7 @@ if TYPE_CHECKING:
 
 DEFAULT_HTTP_PORT = 18_555
 _MOVES = 4
-"""So often a start that finds a port taken is repeated on another one: twice for each of two."""
+"""Retries of a start on another port if one is taken: twice for each of two."""
 F = TypeVar("F", bound="Callable[..., Any]")
 NO_SSH: Final = "none"
 _PEM = click.Path(exists=True, dir_okay=False, resolve_path=True)
@@ -86,7 +86,7 @@ _STANDING = (
 
 
 def standing_options(function: F) -> F:
-    """What a platform's parts are, and where: for who makes one, new or from a backup."""
+    """Add the options for a platform's parts and places: for new platforms and restores."""
     for option in reversed(_STANDING):
         function = option(function)
     return function
@@ -154,7 +154,7 @@ def up(app: App, /, *, data: Path | None, no_agent: bool, **options: Any) -> Non
             )
             cluster = _ask_cluster(folder)
             choices = replace(choices, coordination=_settled(choices, cluster))
-            # What the agent does not start with is not for the next time.
+            # Settings that the agent fails to start with are not kept.
             folder.keep(without_news_of_agent(choices, before))
             agent = ensure_agent(
                 folder, choices, before, lambda: _ensure_agent(app, bring_up, folder, choices, said)
@@ -180,7 +180,7 @@ def _chosen(
     has_agent: bool,
     **elsewhere: str | None,
 ) -> Choices:
-    """What to start: what the folder was set up as, changed by what is asked for now.
+    """Return the choices: the folder's setup, changed by the options.
 
     Raises:
         CommandError: it cannot be changed, at all or while it runs.
@@ -198,7 +198,7 @@ def _chosen(
         )
     check_no_passwords(etcd=etcd, **elsewhere)
     wanted = etcd or ("embedded" if embedded else choices.coordination)
-    is_moved = bool(etcd and "://" in choices.coordination)  # the control plane knows it again
+    is_moved = bool(etcd and "://" in choices.coordination)  # the control plane recognises it
     if before is not None and before.coordination not in {wanted, "auto"} and not is_moved:
         raise CommandError(
             f"the data in {folder.path} was made with {_words_of(before.coordination)}",
@@ -263,10 +263,10 @@ def _with_ports(
     is_fixed: bool,
     has_fixed_http: bool,
 ) -> Choices:
-    """The choices with ports that are free and held, unless the control plane has them already.
+    """Return the choices with free, held ports, unless the control plane already runs.
 
     Raises:
-        CommandError: a port that was asked for is taken.
+        CommandError: a requested port is taken.
     """
     if folder.running(CONTROL_PLANE) is not None:
         return choices
@@ -294,10 +294,10 @@ def _with_ports(
 
 
 def with_http(choices: Choices, held: ports.Held, *, is_fixed: bool) -> Choices:
-    """The choices with an address for HTTP: on one machine the loopback, with another port where its own is taken.
+    """Return the choices with an HTTP address: on one machine the loopback, with another port if its own is taken.
 
     Raises:
-        CommandError: an address that was asked for, or that others know, is taken.
+        CommandError: an address that was requested, or is known to others, is taken.
     """
     if choices.http == NO_HTTP or (choices.listen and not choices.http):
         return choices
@@ -321,7 +321,7 @@ def _with_another_http_port(choices: Choices, held: ports.Held) -> Choices:
 
 
 def _on_another_port(app: App, choices: Choices, reason: str) -> Choices:
-    """The choices with a port that is free, another one than before."""
+    """Return the choices with another, free port."""
     listens = ports.parse_listener(choices.listen).ports if choices.listen else ()
     chosen = ports.free_port(avoid={choices.port, *listens})
     app.say(f"port {choices.port}: {reason}; port {chosen} is used instead")
@@ -341,7 +341,7 @@ def _words_of(coordination: str) -> str:
 
 
 def control_plane_settings(folder: DataFolder, choices: Choices) -> Mapping[str, object]:
-    """What the control plane of a data folder is told."""
+    """Return the settings of a data folder's control plane."""
     settings: dict[str, object] = {
         "data": folder.path / CONTROL_PLANE,
         "coordination": choices.coordination,
@@ -374,12 +374,12 @@ def control_plane_settings(folder: DataFolder, choices: Choices) -> Mapping[str,
 
 
 def _settled(choices: Choices, cluster: GetClusterResponse) -> str:
-    """What coordinates from now on: the first start decides what `auto` is."""
+    """Return the coordination from now on: the first start resolves `auto`."""
     return cluster.coordination if choices.coordination == "auto" else choices.coordination
 
 
 def _ask_cluster(folder: DataFolder) -> GetClusterResponse:
-    """Ask the control plane who it is, as its administrator."""
+    """Ask the control plane for its state, as its administrator."""
     from nsml.client.connect import connect
 
     async def ask() -> GetClusterResponse:
@@ -412,9 +412,9 @@ def _ensure_control_plane(
     is_fixed: bool,
     has_fixed_http: bool,
 ) -> tuple[Mapping[str, Any], Choices]:
-    """Start it; where somebody took a port since it was free, on another one, unless that one was asked for.
+    """Start the control plane; if a port was taken meanwhile, on another one, unless the port was requested.
 
-    Two that begin at once both find a port free, and hold it. Whoever has it may be gone by now, and come again.
+    Two simultaneous starts both find a port free, and hold it. The other may be gone by now, and come again.
     """
     for _ in range(_MOVES):
         try:
@@ -434,7 +434,7 @@ def _ensure_control_plane(
 
 
 def _is_taken(error: CommandError, address: str) -> bool:
-    """Whether a program did not start since somebody has this address, the first one of its own that is taken."""
+    """Return whether a program did not start because this address is taken, the first such one."""
     failed = error.__cause__
     cannot_listen = isinstance(failed, StartFailed) and failed.code == CANNOT_LISTEN
     return cannot_listen and f"cannot listen on {address}: " in str(failed)
@@ -456,7 +456,7 @@ def _ensure_agent(
 def _way(
     folder: DataFolder, choices: Choices, control_plane: Mapping[str, Any]
 ) -> Mapping[str, object]:
-    """How the agent reaches the platform: all control planes that hear it, where there may be several."""
+    """Return the agent's settings to reach the platform: all control planes with a listener, if several are possible."""
     listener = control_plane.get("listen_agents")
     if listener and folder.running(AGENT) is None:
         with nullcontext() if choices.is_shared else suppress(ClientError):  # then it has no peers
@@ -469,21 +469,21 @@ def _way(
 
 
 def _by_token(folder: DataFolder, server: str) -> Mapping[str, object]:
-    """What an agent is told that is heard by its own machine's control plane alone."""
+    """Return the settings of an agent connected only to its own machine's control plane."""
     return {"server": server, "token_file": folder.node_token}
 
 
 def _certify(folder: DataFolder) -> None:
-    """Get the node a certificate as those have that joined: other control planes and peers ask for one.
+    """Get the node a certificate like those of joined nodes: other control planes and peers require one.
 
-    One that is there serves while a new one cannot be made.
+    An existing one is used while a new one cannot be made.
     """
     from nsml.client.connect import connect
     from nsml.client.trust import NodeFiles, certify
 
     files, context = NodeFiles.within(folder.trust), folder.context()
     if context is None:
-        return  # it ended again: the agent's start says so
+        return  # it ended again: the agent's start reports it
 
     async def ask() -> None:
         async with connect(context._replace(token_file=str(folder.node_token))) as client:
@@ -509,7 +509,7 @@ def _node_settings(
 
 
 def _use_context(app: App, folder: DataFolder) -> None:
-    """Make the platform the one that later commands talk to."""
+    """Make the platform the default for later commands."""
     context = folder.context()
     if context is None:
         return
