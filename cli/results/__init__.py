@@ -1,1 +1,1 @@
-"""Commands about what sessions reported and saved: charts, values, media, checkpoints."""
+"""Commands for reported and saved results: charts, values, media, checkpoints."""

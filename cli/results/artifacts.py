@@ -1,4 +1,4 @@
-"""artifact: what sessions saved in versions."""
+"""artifact: saved artifacts of sessions, in versions."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from nsml.v1.sessions_pb2 import Session
 
 _NAMED = 10
-"""Artifacts that an error lists: the last ones."""
+"""Most artifacts listed in an error: the last ones."""
 
 
 @click.group("artifact", cls=Group)
@@ -178,7 +178,7 @@ def rm(app: App, *, session: str, artifacts: tuple[str, ...], confirm: int | Non
 
 
 def _fitting(globs: Sequence[str], there: Sequence[Artifact], session: str) -> list[Artifact]:
-    """The versions that fit, in order; CommandError for a glob that fits none."""
+    """Return the matching versions, in order; CommandError for a glob without matches."""
     from nsml.view.artifacts import label
 
     for glob in globs:
@@ -194,7 +194,7 @@ def _fits(one: Artifact, glob: str) -> bool:
 
 
 async def _readable(client: Client, session: str, text: str) -> Artifact:
-    """The version that NAME@N names, or the newest one of NAME; raises CommandError."""
+    """Return the version named by NAME@N, or the newest one of NAME; raises CommandError."""
     from nsml.view.artifacts import is_lost, label
 
     every = await client.artifacts.every(session)
@@ -204,7 +204,7 @@ async def _readable(client: Client, session: str, text: str) -> Artifact:
     ]
     if versions:
         newest = max(versions, key=lambda one: one.version)
-        # Of the pages of the list, that which names it may have come from another control plane.
+        # The list's page with this version may have come from another control plane.
         there = await client.artifacts.every(newest.session, newest.name)
         return next((one for one in there if one.version == newest.version), newest)
     others = [one for one in every if one.name == text]

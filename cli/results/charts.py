@@ -1,4 +1,4 @@
-"""Charts of series: on the terminal, in words, as pictures in files."""
+"""Charts of series: on the terminal, in words, or in picture files."""
 
 from __future__ import annotations
 
@@ -25,15 +25,15 @@ if TYPE_CHECKING:
     from nsml.view.series import Axis, Series
 
 COLUMNS = 80
-"""Cells of a chart where there is no terminal."""
+"""Cells of a chart without a terminal."""
 _MOST_TEXT = 80
 _FLATTENS = 1_000
-"""So many times above the usual line another reaches that leaves it no height."""
+"""Peak ratio above which a line flattens the usual one."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Span:
-    """A part of an axis, both ends included."""
+    """A part of an axis, inclusive."""
 
     low: float
     high: float
@@ -44,18 +44,18 @@ EVERYTHING = Span(low=-math.inf, high=math.inf)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ChartOptions:
-    """How charts are wanted."""
+    """Options of charts."""
 
     look: Look
     span: Span = EVERYTHING
     in_words: bool = False
     width: int | None = None
-    """Cells; None: those of the terminal."""
+    """Cells; None: the terminal's."""
     height: int
 
 
 def parse_span(app: App, text: str | None, axis: Axis) -> Span:
-    """The part of the axis that `A:B` means; either end may be left out. Raises click.UsageError."""
+    """Parse `A:B` as a part of the axis; either end may be omitted. Raises click.UsageError."""
     from nsml.view.series import Axis
 
     if text is None:
@@ -68,7 +68,7 @@ def parse_span(app: App, text: str | None, axis: Axis) -> Span:
     for place, letter in enumerate(text[:_MOST_TEXT]):
         if letter != ":":
             continue
-        # A moment has colons of its own: the one that parts is where both sides can be read.
+        # Times contain colons: the separator is the colon with both sides readable.
         ends = text[:place].strip(), text[place + 1 :].strip()
         try:
             low = read[axis](ends[0]) if ends[0] else -math.inf
@@ -115,7 +115,7 @@ def _moment(text: str, now: float) -> float:
 
 
 def narrowed(groups: Mapping[str, Sequence[Series]], span: Span) -> dict[str, list[Series]]:
-    """The series within a part of the axis; of none there is nothing left."""
+    """Return the series within a part of the axis, without empty ones."""
     from nsml.view.plot import within
 
     if span == EVERYTHING:
@@ -125,7 +125,7 @@ def narrowed(groups: Mapping[str, Sequence[Series]], span: Span) -> dict[str, li
 
 
 def flattened(groups: Mapping[str, Sequence[Series]]) -> list[str]:
-    """Metrics in whose linear chart at least half of the lines lie on the axis, since another reaches far above them."""
+    """Return metrics in whose linear chart at least half of the lines lie on the axis, since another reaches far above them."""
     found = []
     for name, lines in groups.items():
         finite = [[value for value in line.y if math.isfinite(value)] for line in lines]
@@ -137,7 +137,7 @@ def flattened(groups: Mapping[str, Sequence[Series]]) -> list[str]:
 
 
 def is_in_words(app: App) -> bool:
-    """Whether charts are told in words there, since they cannot be shown or seen."""
+    """Return whether charts are described in words, since they cannot be shown or seen."""
     from nsml.view.plot import LETTERS
 
     return app.is_read_aloud or not app.can_show(LETTERS)
@@ -149,7 +149,7 @@ def chart_lines(
     options: ChartOptions,
     marks: Sequence[float] = (),
 ) -> Iterator[str]:
-    """The charts of all metrics, or their words where no chart can be shown, line by line; `marks` are steps."""
+    """Yield the charts of all metrics, or descriptions if no chart can be shown, line by line; `marks` are steps."""
     from nsml.view import plot as view
     from nsml.view.series import Axis, smooth
 
@@ -187,7 +187,7 @@ def _coloured(app: App, piece: Piece) -> str:
 
 
 class PictureFile(click.ParamType[str]):
-    """The name of a file to draw into, with its usual end."""
+    """The name of a picture file, with its usual suffix."""
 
     name = "file"
 
@@ -195,7 +195,7 @@ class PictureFile(click.ParamType[str]):
         self._suffix = suffix
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
-        """The name; a refusal for another format's, and for none."""
+        """Return the name; refuses another format's, and an empty one."""
         text = str(value)
         if not text or text == "-":
             self.fail("it names no file", param, ctx)
@@ -219,7 +219,7 @@ def write_pictures(
     png: str | None,
     left_out: int,
 ) -> None:
-    """Draw into files, and write their names; `left_out` further metrics are told of there."""
+    """Write picture files, and print their names; `left_out` further metrics are mentioned in them."""
     from nsml.view import figure as view
     from nsml.view.svg import svg as as_svg
 

@@ -1,4 +1,4 @@
-"""plot --tensorboard: what sessions reported, as event files that TensorBoard reads."""
+"""plot --tensorboard: reported values as event files for TensorBoard."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ _PATIENCE_S = 60.0
 
 
 def write_event_files(app: App, references: Sequence[str], source: Source, folder: Path) -> None:
-    """Write a run a session below `folder`, each file whole or not at all, and say where."""
+    """Write a run per session below `folder`, each file atomically, and print the place."""
     if folder.exists() and not folder.is_dir():
         raise CommandError(
             f"{folder} is there and is no folder",
@@ -95,7 +95,7 @@ def _points(
 
 
 class Run:
-    """The event files of one session, written beside their places; `joined` as that of EventFiles."""
+    """The event files of one session, written beside their places; `joined` as in EventFiles."""
 
     def __init__(self, session: Session, folder: Path, *, joined: int) -> None:
         self._files = EventFiles(session, folder, joined=joined)
@@ -103,12 +103,12 @@ class Run:
         self._numbers: dict[tuple[int, int], int] = {}
 
     def add(self, points: Sequence[MetricPoint], counts: Counts) -> None:
-        """Append points to the files that they belong to."""
+        """Append points to their files."""
         for key, data in self._files.records(points, counts).items():
             self._append(key, data)
 
     def _append(self, key: tuple[int, int], data: bytes) -> None:
-        # Opened anew each time: there may be more replicas than files may be open.
+        # Reopened each time: there may be more replicas than open files are allowed.
         if key not in self._numbers:
             self._drafts.mkdir(parents=True, exist_ok=True)
             self._numbers[key] = len(self._numbers)
@@ -117,7 +117,7 @@ class Run:
             file.write(data)
 
     def finish(self) -> list[Path]:
-        """Put the files in their places, and give the folders that they are in."""
+        """Move the files to their places, and return their folders."""
         places = []
         for (attempt, rank), number in self._numbers.items():
             place = self._files.place(attempt, rank)
@@ -127,7 +127,7 @@ class Run:
         return places
 
     def close(self) -> None:
-        """Remove what is not in its place."""
+        """Remove the unfinished files."""
         with suppress(OSError):
             shutil.rmtree(self._drafts)
 

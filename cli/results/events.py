@@ -1,4 +1,4 @@
-"""events, eventlen: the reported values themselves."""
+"""events, eventlen: the reported values."""
 
 from __future__ import annotations
 
@@ -45,12 +45,12 @@ if TYPE_CHECKING:
 
 _PATIENCE_S = 30.0
 _LINE_BY_LINE = {Format.CSV, Format.JSONL, Format.NAME}
-"""Formats whose lines stand for themselves: values are written as they are read."""
+"""Formats with independent lines: values are written as they are read."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Wanted:
-    """Which values of a session."""
+    """Selection of a session's values."""
 
     names: tuple[str, ...] = ()
     since_step: float | None = None
@@ -60,7 +60,7 @@ class _Wanted:
 
     @property
     def has_all(self) -> bool:
-        """Whether points count that a later attempt supersedes."""
+        """Whether to include points superseded by a later attempt."""
         return self.is_apart or self.attempt is not None
 
     def of(self, events: list[Event]) -> list[Event]:
@@ -184,7 +184,7 @@ def events(
 
 
 def _reduced(session: Session, kept: list[Event], wanted: _Wanted, how: str | None) -> list[Event]:
-    """Raises CommandError where metrics were named that hold no numbers to reduce."""
+    """Reduce the events. Raises CommandError if the named metrics hold no numbers."""
     shown = reduced(kept, how)
     if kept and not shown and wanted.names:
         raise CommandError(_nothing(wanted, session, kept), code=ExitCode.NOT_FOUND)
@@ -198,7 +198,7 @@ def _downsampled(found: list[Event], most: int) -> list[Event]:
 
 
 def _check_nothing(app: App, found: Session, given: str, wanted: _Wanted) -> None:
-    """Raise CommandError where nothing was found since there is no such metric, replica or attempt."""
+    """Raise CommandError if nothing was found since the metric, replica or attempt does not exist."""
     if wanted.names:
         ask_known(
             app, [given], wanted.names, lambda session, name: ["events", *operands(session, name)]
@@ -220,7 +220,7 @@ def _check_follows(app: App, limit: int | None, how: str | None) -> None:
 
 
 def _nothing(wanted: _Wanted, session: Session, kept: Sequence[Event] = ()) -> str:
-    """Why there is nothing to show; `kept` is what was left out since it is no number."""
+    """Return why there is nothing to show; `kept` was left out since it is not numeric."""
     if kept:
         return no_numbers_words(session.name, sorted({event.point.name for event in kept}))
     if wanted.since_step is not None:
@@ -233,7 +233,7 @@ def _write(app: App, found: list[Event], none: str = "") -> None:
 
 
 def _tell_beside(app: App, session: Session, *, has_any: bool) -> None:
-    """Say that GPUs are simulated, and how earlier attempts ended: why steps are missing, or come again.
+    """Report simulated GPUs, and the ends of earlier attempts: why steps are missing or repeated.
 
     `has_any`: there are values.
     """
@@ -252,7 +252,7 @@ def _tell_beside(app: App, session: Session, *, has_any: bool) -> None:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Length:
-    """How many values of a metric there are; attempt and rank where they were counted apart."""
+    """The number of a metric's values; attempt and rank if counted separately."""
 
     name: str
     count: int

@@ -1,4 +1,4 @@
-"""export: every reported point, into files."""
+"""export: writes all reported points to files."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ _SUFFIXES = {
 
 
 class _Target(click.ParamType[str]):
-    """A file, a folder, or `-`; the name of a format is a mistake."""
+    """A file, a folder, or `-`; a format's name is refused."""
 
     name = "file"
 
@@ -73,14 +73,14 @@ class _Target(click.ParamType[str]):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Written:
-    """What was written of one session."""
+    """The export of one session."""
 
     session: str
     points: int
     missing: int
-    """Reports that were lost for ever."""
+    """Reports lost permanently."""
     let_go: Timestamp
-    """When points of it were let go; 0: never."""
+    """Time at which points were removed by retention; 0: never."""
     file: str
     """`-`: stdout."""
 
@@ -93,7 +93,7 @@ _COLUMNS: tuple[Column[Written], ...] = (
 
 
 def _check_no_file(references: Sequence[str]) -> None:
-    """Raise CommandError for the name of a file among those of sessions."""
+    """Raise CommandError for a file name among the sessions."""
     for one in references:
         if Path(one).suffix.removeprefix(".") in set(FileFormat):
             others = [other for other in references if other != one]
@@ -208,9 +208,9 @@ def _is_folder(target: str) -> bool:
 def _paths(
     folder: Path, sessions: Sequence[Session], chosen: FileFormat
 ) -> Iterator[tuple[Session, Path]]:
-    """Each session with a file of its own; two names that look alike as files get their ids.
+    """Yield each session with its own file; names equal as file names get their ids.
 
-    The folder is made where there is none.
+    The folder is created if missing.
     """
     from nsml.spec.folders import folder_name
 
@@ -233,7 +233,7 @@ def _open(app: App, target: str) -> Iterator[IO[bytes]]:
 
 
 async def _total(client: Client, sessions: Sequence[Session], globs: Sequence[str]) -> int:
-    """How many points there are to write. Raises CommandError where a glob fits no metric at all."""
+    """Return the number of points to write. Raises CommandError for a glob that matches no metric at all."""
     from nsml.client.series import reported
 
     found = await reported(client, (session.name for session in sessions))
@@ -243,7 +243,7 @@ async def _total(client: Client, sessions: Sequence[Session], globs: Sequence[st
 
 
 class _Exporting:
-    """Copies points from streams to files, and tells how far it is."""
+    """Copies points from streams to files, with progress."""
 
     def __init__(
         self,
@@ -266,7 +266,7 @@ class _Exporting:
     async def write(
         self, file: IO[bytes], chosen: FileFormat, sessions: Sequence[Session], target: str
     ) -> list[Written]:
-        """All points of the sessions, one after another, into one file."""
+        """Write all points of the sessions, one after another, into one file."""
         rows = points_file(file, chosen)
         written = [await self._copy(session, rows, target) for session in sessions]
         rows.close()
@@ -301,7 +301,7 @@ class _Exporting:
                 if answer.HasField("let_go"):
                     let_go = answer.let_go
                 self._done += len(answer.points)
-                # More than were counted come from one that still runs, and of metrics beyond the listed ones.
+                # Running sessions, and metrics beyond the listed ones, have more points than counted.
                 total = self._total or self._done
                 self._progress.update(min(self._done, total), total)
         return Written(

@@ -1,4 +1,4 @@
-"""plot -w: charts that grow while sessions report."""
+"""plot -w: charts that are updated while sessions report."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ if TYPE_CHECKING:
     from nsml.v1.sessions_pb2 import Session
 
 _REDRAW_S = 0.25
-"""Between two redrawings: what comes in between is drawn together."""
+"""Redraw interval in seconds; points within it are drawn together."""
 _LEAST_ROWS = 3
 
 
 def check_terminal(app: App) -> None:
-    """Raise CommandError where nothing can be redrawn."""
+    """Raise CommandError if the terminal cannot redraw."""
     from nsml.view.plot import LETTERS
 
     if app.room is None or not app.has_live_progress or not app.can_show(LETTERS):
@@ -43,7 +43,7 @@ def check_terminal(app: App) -> None:
 
 
 class LivePlot:
-    """Charts on the terminal, and the streams that feed them."""
+    """Charts on the terminal, and their streams."""
 
     def __init__(
         self,
@@ -53,7 +53,7 @@ class LivePlot:
         *,
         has_height: bool,
     ) -> None:
-        """`has_height`: the user said how high charts are; else they share the screen."""
+        """`has_height`: the user set the height of charts; else they share the screen."""
         from nsml.view.live_series import GrowingCharts
 
         self._app = app
@@ -65,7 +65,7 @@ class LivePlot:
         self._lost: dict[str, str] = {}
         self._is_stale = True
         self._seen: set[str] = set()
-        """Metrics of the points that came."""
+        """Metrics of the received points."""
         self._none = "nothing reported yet"
 
     async def follow(
@@ -107,7 +107,7 @@ class LivePlot:
                 for point in answer.points:
                     if self._source.takes(point):
                         self._charts.add(label, point)
-                        # One is enough to say that it is no number.
+                        # One is enough to report that it is not numeric.
                         if not self._charts.count:
                             self._seen.add(point.name)
                 self._is_stale = True
@@ -119,7 +119,7 @@ class LivePlot:
             await clock.sleep(_REDRAW_S)
 
     def draw(self) -> None:
-        """Draw what there is over what was drawn before."""
+        """Redraw the charts in place."""
         import shutil
 
         from nsml.common.text import visible
@@ -131,7 +131,7 @@ class LivePlot:
         self._screen.show(lines)
 
     def _lines(self, room: int) -> list[str]:
-        """Charts of as many metrics as the screen has room for, and how many more there are."""
+        """Return charts of as many metrics as fit the screen, and the number of further ones."""
         from nsml.common.text import visible
         from nsml.view.metrics import not_drawn_text, not_worth_drawing
         from nsml.view.plot import heights
@@ -152,7 +152,7 @@ class LivePlot:
             options = replace(self._options, height=least if self._has_height else share)
             lines += chart_lines(self._app, {name: groups[name]}, options)
         if lines:
-            # A line is between two charts, and none below the last.
+            # A blank line separates charts, with none below the last.
             lines.pop()
         if len(shares) < len(drawn):
             lines = lines[: room - 1]

@@ -1,4 +1,4 @@
-"""media: what sessions show beside their numbers."""
+"""media: logged media of sessions."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ _MOST_DEPTH = 16
 
 @dataclass(slots=True)
 class _Exported:
-    """What came of an export."""
+    """The result of an export."""
 
     session: str = ""
     paths: list[Path] = field(default_factory=list)
@@ -131,7 +131,7 @@ def _tell_full(app: App, is_full: bool) -> None:
 
 
 async def _listed(client: Client, request: ListMediaRequest) -> tuple[list[Media], bool, bool]:
-    """Some in their order, whether there are more, and whether the session has shown as many as are kept."""
+    """Return some media in order, whether there are more, and whether the session has reached the limit of stored media."""
     from nsml.client.media import pages
 
     found: list[Media] = []
@@ -146,7 +146,7 @@ async def _listed(client: Client, request: ListMediaRequest) -> tuple[list[Media
 
 
 def _show(app: App, request: ListMediaRequest, name: str) -> None:
-    """The last of that name, in words where it can be."""
+    """Show the last medium of that name, in words if possible."""
     from nsml.common.text import visible
     from nsml.view import media as view
 
@@ -170,7 +170,7 @@ def _show(app: App, request: ListMediaRequest, name: str) -> None:
 
 
 async def _last(client: Client, request: ListMediaRequest, name: str) -> tuple[Media, bytes | None]:
-    """That of the highest step, of several the newest, and its bytes where they are there."""
+    """Return the medium of the highest step, the newest of several, and its bytes if stored."""
     from nsml.client.media import contents, pages
 
     newest, shown_by = None, None
@@ -188,7 +188,7 @@ async def _last(client: Client, request: ListMediaRequest, name: str) -> tuple[M
 
 
 async def _unknown(client: Client, request: ListMediaRequest, name: str) -> CommandError:
-    """That there is nothing of that name, and what there is."""
+    """Return the error for an unknown name, with the known ones."""
     from nsml.v1.media_pb2 import ListMediaRequest
 
     everything = await client.media.page(ListMediaRequest(session=request.session))
@@ -212,7 +212,7 @@ async def _unknown(client: Client, request: ListMediaRequest, name: str) -> Comm
 
 
 def _export(app: App, request: ListMediaRequest, folder: Path) -> None:
-    """Write what is durable into files that were not there; the paths are what is printed."""
+    """Write durable media into new files, and print their paths."""
     from nsml.common.units import size_text
 
     check_folder_of(folder)
@@ -264,7 +264,7 @@ async def _fetched(
 
 
 def _written(path: Path, data: bytes) -> Path:
-    """Write a file whole or not at all."""
+    """Write a file atomically."""
     path.parent.mkdir(parents=True, exist_ok=True)
     draft = path.with_name(f".{path.name[:_MOST_NAME_BYTES]}.part")
     try:
@@ -277,7 +277,7 @@ def _written(path: Path, data: bytes) -> Path:
 
 
 def _path_of(one: Media) -> Path:
-    """NAME/step-STEP-UNIQUE.ENDING below the folder: `/` in a name makes folders, none leads out of it."""
+    """Return NAME/step-STEP-UNIQUE.ENDING below the folder: `/` in a name makes folders, none leads out of it."""
     from hashlib import sha256
 
     from nsml.view import media as view
@@ -290,7 +290,7 @@ def _path_of(one: Media) -> Path:
 
 
 def _short(part: str) -> str:
-    """A name of a file that systems take."""
+    """Shorten a file name to the limit of file systems."""
     if len(part.encode()) <= _MOST_NAME_BYTES:
         return part
     from hashlib import sha256

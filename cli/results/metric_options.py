@@ -1,4 +1,4 @@
-"""What commands over reported values share: options, rows, and which values are meant."""
+"""Shared parts of commands on reported values: options, rows, and selection."""
 
 from __future__ import annotations
 
@@ -30,26 +30,26 @@ if TYPE_CHECKING:
 
 F = TypeVar("F", bound="Callable[..., Any] | click.Command")
 MOST_LISTED = 10_000
-"""Metrics of a session that are listed at most: what is reported under further names is there, and not counted."""
+"""Most metrics listed for a session: further ones are stored, but not counted."""
 _NAME_CELLS = 24
 _NUMBER_CELLS = 10
-"""What a number of any size takes with three digits: -1.23e-300."""
+"""Width of any number with three digits: -1.23e-300."""
 _SHOWN = 10
-"""Metrics that an error names at most."""
+"""Most metrics named in an error."""
 
 
 @dataclass(frozen=True, slots=True)
 class Event:
-    """One reported value with the session that reported it."""
+    """A reported value with its session."""
 
     session: str
     point: MetricPoint
     ranks: int = 0
-    """Replicas whose values were reduced to this one; 0: it is one replica's own."""
+    """Number of replicas reduced to this value; 0: it is one replica's own."""
 
 
 def metric_option(name: str = "metrics", *also: str) -> Callable[[F], F]:
-    """The parameter `name`: globs over names of metrics, or of what is named like one; `also`: further words for it."""
+    """Add the parameter `name`: globs over names of metrics, or similar names; `also`: further option names."""
     return click.option(
         "-m",
         "--metric",
@@ -62,7 +62,7 @@ def metric_option(name: str = "metrics", *also: str) -> Callable[[F], F]:
 
 
 def rank_options(command: F) -> F:
-    """`rank` and `attempt`: None for all."""
+    """Add `rank` and `attempt`: None for all."""
     rank = click.option(
         "--rank",
         type=WholeRange(0, instead="without --rank: all of them"),
@@ -79,7 +79,7 @@ def rank_options(command: F) -> F:
 
 
 def attempts_option(command: F) -> F:
-    """`is_apart`: whether points that a later attempt supersedes are shown, too."""
+    """Add `is_apart`: whether to show points superseded by a later attempt."""
     return click.option(
         "--attempts",
         "is_apart",
@@ -89,13 +89,13 @@ def attempts_option(command: F) -> F:
 
 
 def check_attempts(attempt: int | None, *, is_apart: bool) -> None:
-    """Raise click.UsageError where one attempt and all of them are asked for."""
+    """Raise click.UsageError if one attempt and all of them are requested."""
     if is_apart and attempt is not None:
         raise click.UsageError("--attempt N shows one attempt, --attempts all of them: not both")
 
 
 def reduce_option(command: F) -> F:
-    """`how`: the word of a reduction, or None."""
+    """Add `how`: the name of a reduction, or None."""
     return click.option(
         "--reduce",
         "how",
@@ -105,7 +105,7 @@ def reduce_option(command: F) -> F:
 
 
 def chosen(events: Sequence[Event], rank: int | None, attempt: int | None) -> list[Event]:
-    """The events of one replica, of one attempt, or of both."""
+    """Return the events of one replica, of one attempt, or of both."""
     return [
         event
         for event in events
@@ -114,7 +114,7 @@ def chosen(events: Sequence[Event], rank: int | None, attempt: int | None) -> li
 
 
 def reduced(events: Sequence[Event], how: str | None) -> list[Event]:
-    """The events with those of all replicas made one; as they are without `how`."""
+    """Reduce the events over replicas; unchanged without `how`."""
     if how is None:
         return list(events)
     from nsml.view.ranks import Reduction, over_ranks
@@ -130,20 +130,19 @@ def reduced(events: Sequence[Event], how: str | None) -> list[Event]:
 
 
 class Downsample:
-    """At most so many values of each metric, attempt and replica, 2 or more, in bounded memory.
+    """Downsample each metric, attempt and replica to at most `most` values, 2 or more, in bounded memory.
 
-    Of as many neighbours each the least and the greatest stay; what is no finite number does where none of
-    its neighbours is one.
+    Each bucket of neighbours keeps its min and max; a non-finite value is kept if its bucket has no finite one.
     """
 
     def __init__(self, most: int) -> None:
         self._most = most
         self._count = 0
         self._series: dict[tuple[str, str, int, int], _Thinned] = {}
-        """By session, metric, attempt and rank."""
+        """Series by session, metric, attempt and rank."""
 
     def add(self, events: Iterable[Event]) -> None:
-        """Those that come next."""
+        """Add the next events."""
         for event in events:
             point = event.point
             key = event.session, point.name, point.attempt, point.rank
@@ -154,17 +153,17 @@ class Downsample:
             self._count += 1
 
     def events(self) -> list[Event]:
-        """Those that stayed, in the order in which they came."""
+        """Return the kept events, in order of arrival."""
         every = [one for series in self._series.values() for one in series.kept()]
         return [event for _, event in sorted(every, key=itemgetter(0))]
 
 
 _Placed: TypeAlias = tuple[int, Event]
-"""An event with its place among all."""
+"""An event with its index."""
 
 
 class _Thinned:
-    """One series in buckets of as many neighbours each, which are twice as many where there is no room."""
+    """One series in buckets of equal size, which is doubled when they are full."""
 
     def __init__(self, most: int) -> None:
         self._most = most
@@ -174,7 +173,7 @@ class _Thinned:
         self._buckets: list[list[_Placed]] = []
 
     def add(self, one: _Placed) -> None:
-        """The next event."""
+        """Add the next event."""
         if self._last == self._each or not self._buckets:
             self._buckets.append([])
             self._last = 0
@@ -185,19 +184,19 @@ class _Thinned:
             self._merge()
 
     def _merge(self) -> None:
-        """Two buckets become one; all but the last are full."""
+        """Merge pairs of buckets; all but the last are full."""
         self._last += 0 if len(self._buckets) % 2 else self._each
         pairs = (self._buckets[at : at + 2] for at in range(0, len(self._buckets), 2))
         self._buckets = [_extremes(list(chain.from_iterable(pair))) for pair in pairs]
         self._each *= 2
 
     def kept(self) -> Iterator[_Placed]:
-        """What stayed."""
+        """Return the kept events."""
         return chain.from_iterable(self._buckets)
 
 
 def _extremes(events: list[_Placed]) -> list[_Placed]:
-    """The least and the greatest in their order; the first where none is finite."""
+    """Return min and max in their order; the first event if none is finite."""
     if len(events) == 1:
         return events
     finite = [one for one in events if math.isfinite(_number(one))]
@@ -213,7 +212,7 @@ def _number(one: _Placed) -> float:
 
 
 def event_record(event: Event) -> dict[str, Any]:
-    """A value for programs; `ranks` in place of `rank` where it is of several replicas."""
+    """Return a value for programs; with `ranks` instead of `rank` if reduced over replicas."""
     from nsml.common.units import moment
     from nsml.view.times import seconds_of
 
@@ -273,7 +272,7 @@ EVENT_COLUMNS: tuple[Column[Event], ...] = (
         is_name=True,
     ),
     Column(key="step", title="Step", cell=_step),
-    # -o wide has all digits instead.
+    # -o wide shows all digits instead.
     Column(
         key="value",
         title="Value",
@@ -305,7 +304,7 @@ EVENT_COLUMNS: tuple[Column[Event], ...] = (
 
 
 def tell_missing(app: App, count: int, session: str) -> None:
-    """Say how many reports of a session are missing for ever, once in a command."""
+    """Report the number of permanently missing reports of a session, once per command."""
     from nsml.common.text import visible
 
     if not count:
@@ -320,7 +319,7 @@ def tell_missing(app: App, count: int, session: str) -> None:
 
 
 def tell_simulated(app: App, session: Session) -> None:
-    """Say to people that what a session reported was made on simulated GPUs, where it was."""
+    """Report to people that a session's GPUs are simulated, if so."""
     from nsml.common.text import visible
     from nsml.view.sessions import SIMULATED
 
@@ -329,7 +328,7 @@ def tell_simulated(app: App, session: Session) -> None:
 
 
 def tell_let_go(app: App, let_go: Timestamp, session: str) -> bool:
-    """Say when points of a session were let go, once in a command; whether any were."""
+    """Report that points of a session were removed by retention, once per command; return whether any were."""
     from nsml.common.text import visible
     from nsml.common.time_zone import local
     from nsml.view.times import seconds_of
@@ -346,13 +345,13 @@ def tell_let_go(app: App, let_go: Timestamp, session: str) -> bool:
 
 
 async def let_go_words(app: App, client: Client, sessions: Sequence[Session]) -> str:
-    """Why there is nothing to show, where points were let go, which is said; "" where none were."""
+    """Return why there is nothing to show, if points were removed, and report it; "" if none were."""
     gone = [tell_let_go(app, await client.sessions.let_go(one.id), one.name) for one in sessions]
     return "no points are left" if any(gone) else ""
 
 
 def check_there(sessions: Sequence[Session], rank: int | None, attempt: int | None) -> None:
-    """Raise CommandError (NOT_FOUND) where no session has such a replica, or such an attempt."""
+    """Raise CommandError (NOT_FOUND) if no session has such a replica, or such an attempt."""
     replicas = max((max(one.spec.replica_count, 1) for one in sessions), default=0)
     attempts = max((one.attempt for one in sessions), default=0)
     subject = f"{sessions[0].name} has no" if len(sessions) == 1 else "none of these sessions has"
@@ -367,7 +366,7 @@ def check_there(sessions: Sequence[Session], rank: int | None, attempt: int | No
 def nothing_by(
     rank: int | None, attempt: int | None, sessions: Sequence[Session], what: str = "nothing"
 ) -> str:
-    """That nothing was reported by those that were asked for."""
+    """Return the message that the selection reported nothing."""
     from nsml.client.streams import ENDED_STATES
 
     parts = {"rank": rank, "attempt": attempt}
@@ -379,14 +378,14 @@ def nothing_by(
 
 
 def fits(name: str, globs: Sequence[str]) -> bool:
-    """Whether a metric is among those that were asked for: any glob, or no globs at all."""
+    """Return whether a metric is selected: by any glob, or if there are no globs."""
     from fnmatch import fnmatchcase
 
     return not globs or any(fnmatchcase(name, glob) for glob in globs)
 
 
 def no_numbers_words(session: str, names: Sequence[str]) -> str:
-    """That metrics, one at least, hold no numbers, and what shows them."""
+    """Return the message that one or more metrics are not numeric, with the command that shows them."""
     from nsml.common.text import visible
 
     if len(names) == 1:
@@ -396,7 +395,7 @@ def no_numbers_words(session: str, names: Sequence[str]) -> str:
 
 
 def events_line(session: str, name: str) -> str:
-    """The command that shows what was reported under exactly this name."""
+    """Return the command that shows the values of exactly this name."""
     return shell_line(["nsml", "events", *operands(session, escape(name))])
 
 
@@ -406,7 +405,7 @@ def ask_known(
     globs: Sequence[str],
     corrected: Callable[[str, str], Sequence[str]],
 ) -> None:
-    """Raise when sessions reported something, but nothing that a glob fits; see `check_known`."""
+    """Raise if sessions reported something, but nothing that a glob matches; see `check_known`."""
     from nsml.client.series import reported
 
     check_known(app.call(lambda client: reported(client, sessions)), globs, corrected)
@@ -417,9 +416,9 @@ def check_known(
     globs: Sequence[str],
     corrected: Callable[[str, str], Sequence[str]],
 ) -> None:
-    """Raise CommandError when sessions reported something, but nothing that a glob fits.
+    """Raise CommandError if sessions reported something, but nothing that a glob matches.
 
-    `reported`: metrics by session. `corrected`: the words behind `nsml` for a session and a metric.
+    `reported`: metrics by session. `corrected`: the words after `nsml` for a session and a metric.
     """
     by_name = {metric.name: session for session, metrics in reported.items() for metric in metrics}
     names = list(by_name)

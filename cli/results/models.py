@@ -238,7 +238,7 @@ def untag(app: App, *, session: str, tag: str) -> None:
 
 
 def _check_untagged(chosen: Sequence[Checkpoint], session: str, typed: Sequence[str]) -> None:
-    """CommandError if one of them is tagged, before anything is asked."""
+    """Raise CommandError if one of them is tagged, before any question."""
     tagged = [one for one in chosen if one.tags]
     if tagged:
         first = tagged[0]
@@ -252,7 +252,7 @@ def _check_untagged(chosen: Sequence[Checkpoint], session: str, typed: Sequence[
 
 
 def _fitting(globs: Sequence[str], there: Sequence[Checkpoint], session: str) -> list[Checkpoint]:
-    """The checkpoints that fit, in order; CommandError for a glob that fits none."""
+    """Return the matching checkpoints, in order; CommandError for a glob without matches."""
     if not there:
         raise CommandError(
             f"{session} has no checkpoints: there is nothing to remove",
@@ -275,7 +275,7 @@ def _fitting(globs: Sequence[str], there: Sequence[Checkpoint], session: str) ->
                 )
                 or f"nsml model ls {shell_word(session)}",
             )
-    # What is named in full is meant alone, also where its name reads as a glob that others fit.
+    # A full name selects only itself, even if it is also a glob that matches others.
     return [
         one
         for one in there
@@ -284,18 +284,18 @@ def _fitting(globs: Sequence[str], there: Sequence[Checkpoint], session: str) ->
 
 
 _NAMED = 10
-"""Checkpoints that an error lists: the last ones."""
+"""Most checkpoints listed in an error: the last ones."""
 
 
 async def _find(client: Client, session: str, name: str, *, earlier: bool) -> Checkpoint:
-    """The one to be fetched."""
+    """Return the checkpoint to fetch."""
     found = await _named(client, session, name)
     _check_readable(found, session, earlier=earlier)
     return found
 
 
 async def _named(client: Client, session: str, name: str) -> Checkpoint:
-    """The one of a name or a tag, or the newest that is not lost."""
+    """Return the checkpoint of a name or a tag, or the newest that is not lost."""
     from nsml.client.errors import NotFound
     from nsml.view.checkpoints import is_lost
 
@@ -304,7 +304,7 @@ async def _named(client: Client, session: str, name: str) -> Checkpoint:
         if not every:
             raise NotFound(f"session {session} has no checkpoints", reason="NOT_FOUND")
         newest = max(every, key=lambda item: item.saved_at.ToNanoseconds())
-        # What a list names may not be read yet.
+        # The listed checkpoint may not be readable yet.
         found = await client.checkpoints.get(session, newest.name)
     else:
         try:
@@ -334,7 +334,7 @@ def _pull(session: str, name: str, *, earlier: bool = False) -> str:
 
 
 def _check_readable(found: Checkpoint, session: str, *, earlier: bool) -> None:
-    """Raises CommandError for one that is lost or on its way, unless an `earlier` one of its name will do."""
+    """Raise CommandError for a lost or pending one, unless an `earlier` one of its name is accepted."""
     from nsml.v1.checkpoints_pb2 import CHECKPOINT_STATE_DURABLE
     from nsml.view.checkpoints import has_earlier, is_lost
 

@@ -1,4 +1,4 @@
-"""plot: what sessions reported, drawn."""
+"""plot: charts of reported values."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ _TAKEN: Mapping[str, frozenset[str]] = {
     "table": frozenset({"-x", "--smooth"}),
     "csv": frozenset(),
 }
-"""Options of drawing that have an effect, by what is made."""
+"""Drawing options that have an effect, by kind of output."""
 
 
 class _Share(click.FloatRange):
@@ -231,7 +231,7 @@ def _tell_idle(
     is_asked: bool,
     has_span: bool,
 ) -> None:
-    """Refuse options of drawing that change nothing, or say so where what is shown was not asked for.
+    """Refuse drawing options without effect, or report them if the output was not requested.
 
     `drawing`: whether each was given. `shown`: `chart`, `table`, `csv`, or "" for a picture alone.
     """
@@ -240,7 +240,7 @@ def _tell_idle(
     taken = set[str]().union(
         *(_TAKEN["table" if is_told and one == "chart" else one] for one in made)
     )
-    # A part of the axis is one of the axis that was named, in points as well.
+    # A span is a part of the -x axis, for points as well.
     taken |= {"-x"} if has_span else set()
     idle = " and ".join(
         option for option, is_given in drawing.items() if is_given and option not in taken
@@ -268,7 +268,7 @@ def _show(
     form: str | None,
     span: str | None,
 ) -> None:
-    """Into files, on the terminal, or both; `span`: as it was given."""
+    """Write to files, the terminal, or both; `span`: as typed."""
     from nsml.view.metrics import not_drawn_text
 
     groups = fetched.groups
@@ -327,7 +327,7 @@ def _watch(
 def _write_points(
     app: App, references: Sequence[str], source: Source, options: ChartOptions
 ) -> None:
-    """The points of all sessions, in the order of the references, as CSV."""
+    """Write the points of all sessions, in the order of the references, as CSV."""
     sessions, events = _read(app, references, source)
     if source.globs and not events:
         ask_known(
@@ -351,7 +351,7 @@ def _write_points(
 
 
 def _within(events: Sequence[Event], span: Span, axis: Any) -> Sequence[Event]:
-    """The events of a part of the axis; see Span. Steps that were not reported are in none."""
+    """Return the events in a part of the axis; see Span. Unreported steps are in none."""
     from nsml.view.series import Axis
     from nsml.view.times import seconds_of
 
@@ -371,7 +371,7 @@ def _within(events: Sequence[Event], span: Span, axis: Any) -> Sequence[Event]:
 
 
 def _read(app: App, references: Sequence[str], source: Source) -> tuple[list[Session], list[Event]]:
-    """Sessions and their points, in the order of the references."""
+    """Return sessions and their points, in the order of the references."""
     given = given_references(app, references)
 
     async def work(client: Client) -> tuple[list[Session], list[Event]]:

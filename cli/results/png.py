@@ -1,4 +1,4 @@
-"""A picture as PNG, drawn by Pillow: an extra of nsml."""
+"""Pictures as PNG, drawn by Pillow: an extra of nsml."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ if TYPE_CHECKING:
     from nsml.view.figure import Figure, Points, Shape, Tile
 
 _SCALE = 2
-"""Pixels of the file for one of the figure: sharp on any screen."""
+"""Pixels of the file per pixel of the figure: sharp on any screen."""
 _FINER = 2
-"""Drawn so many times finer, then reduced: smooth edges."""
+"""Supersampling factor, for smooth edges."""
 _FONTS = ("DejaVuSans", "LiberationSans-Regular", "NotoSans-Regular", "Arial")
 _BOLD_FONTS = ("DejaVuSans-Bold", "LiberationSans-Bold", "NotoSans-Bold", "Arial_Bold")
 _WIDE_FONTS = ("NotoSansCJK-Regular.ttc", "NanumGothic.ttf", "AppleGothic.ttf", "malgun.ttf")
@@ -25,7 +25,7 @@ _FIRST_WIDE = 0x1100
 
 
 def check_library() -> None:
-    """Raise CommandError where Pillow is not installed."""
+    """Raise CommandError if Pillow is not installed."""
     try:
         from PIL import Image
     except ImportError as error:
@@ -38,7 +38,7 @@ def check_library() -> None:
 
 
 def write_png(figure: Figure, file: IO[bytes]) -> None:
-    """Draw the figure part by part: only one is in memory in its finer form."""
+    """Draw the figure part by part: only one at a time is in memory at the finer scale."""
     from PIL import Image
 
     size = round(figure.width * _SCALE), round(figure.height * _SCALE)
@@ -84,7 +84,7 @@ def _draw(draw: Any, shape: Shape, fonts: dict[tuple[float, bool, bool], Any]) -
 
 
 def _font(size: float, is_bold: bool, is_wide: bool) -> Any:
-    """A font of this machine, else Pillow's own, which has no letters beyond Latin."""
+    """Return a font of this machine, else Pillow's own, which lacks characters beyond Latin."""
     from PIL import ImageFont
 
     wanted: Sequence[str] = _BOLD_FONTS if is_bold else _FONTS
@@ -97,7 +97,7 @@ def _font(size: float, is_bold: bool, is_wide: bool) -> Any:
 
 
 def _blended(colour: str, opacity: float) -> tuple[int, int, int]:
-    """The colour as it looks on white."""
+    """Blend the colour with white."""
     red, green, blue = (int(colour[place : place + 2], 16) for place in (1, 3, 5))
     white = 255 * (1 - opacity)
     return (
@@ -108,7 +108,7 @@ def _blended(colour: str, opacity: float) -> tuple[int, int, int]:
 
 
 def _dashed(points: Points, dashes: Sequence[float]) -> Iterator[Points]:
-    """The line itself, or the parts of it that are not gaps."""
+    """Yield the line, or its dashes."""
     if not dashes:
         yield points
         return

@@ -1,4 +1,4 @@
-"""Reported points as files of rows: CSV, JSON lines, Parquet. One at a time, none kept."""
+"""Reported points as rows of files: CSV, JSON lines, Parquet. Streamed, not kept in memory."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ if TYPE_CHECKING:
     from nsml.v1.sessions_pb2 import MetricPoint
 
 FIELDS = ("session", "attempt", "rank", "metric", "step", "time", "value", "json")
-"""Of every row. `value` is a number, NaN and infinities included; else `json` has what was reported."""
+"""Fields of every row. `value` is a number, NaN and infinities included; else `json` is the reported value."""
 _ROWS_TOGETHER = 1 << 16
-"""Rows of a Parquet row group: what is in memory at most."""
+"""Rows of a Parquet row group: the most in memory."""
 _MOST_NAMES = 4096
 
 
 class FileFormat(StrEnum):
-    """How points are written."""
+    """File formats of points."""
 
     CSV = "csv"
     JSONL = "jsonl"
@@ -37,19 +37,19 @@ class FileFormat(StrEnum):
 
 
 class PointsFile(Protocol):
-    """Takes points in their order; they are written at the latest by `close`."""
+    """Accepts points in order; they are written at the latest by `close`."""
 
     def add(self, session: str, points: Sequence[MetricPoint]) -> None:
-        """Points of the session of this name."""
+        """Add points of the named session."""
         ...
 
     def close(self) -> None:
-        """Write what is left; the file below stays open."""
+        """Write the rest; the underlying file stays open."""
         ...
 
 
 def points_file(file: IO[bytes], chosen: FileFormat) -> PointsFile:
-    """Rows of this format, written to `file`. Raises CommandError where its library is missing."""
+    """Return a writer of this format to `file`. Raises CommandError if its library is missing."""
     match chosen:
         case FileFormat.CSV:
             return _Csv(file)
@@ -60,7 +60,7 @@ def points_file(file: IO[bytes], chosen: FileFormat) -> PointsFile:
 
 
 def check_library(chosen: FileFormat) -> None:
-    """Raise CommandError where what writes this format is not installed."""
+    """Raise CommandError if this format's library is not installed."""
     if chosen is FileFormat.PARQUET:
         _pyarrow()
 
@@ -79,13 +79,13 @@ def _pyarrow() -> tuple[Any, Any]:
 
 
 def _moment(point: MetricPoint) -> str:
-    """RFC 3339 in UTC, to the microsecond."""
+    """Format the time in RFC 3339, UTC, to the microsecond."""
     at = datetime.fromtimestamp(point.time.seconds, tz=UTC)
     return f"{at:%Y-%m-%dT%H:%M:%S}.{point.time.nanos // 1000:06}Z"
 
 
 class _Csv:
-    """One header, then a row a point; quoted as RFC 4180 says, and no control characters."""
+    """A header, then a row per point; quoted by RFC 4180, without control characters."""
 
     def __init__(self, file: IO[bytes]) -> None:
         self._file = file
@@ -117,7 +117,7 @@ def _csv_row(session: str, point: MetricPoint) -> tuple[Any, ...]:
 
 
 class _JsonLines:
-    """An object a line. Numbers that JSON has not are strings: "NaN", "Infinity", "-Infinity"."""
+    """An object per line. Numbers not valid in JSON are strings: "NaN", "Infinity", "-Infinity"."""
 
     def __init__(self, file: IO[bytes]) -> None:
         self._file = file

@@ -1,4 +1,4 @@
-"""What charts are drawn of: columns from the control plane, as many as are drawn, of as many metrics."""
+"""Data of charts: downsampled columns from the control plane, for the drawn metrics."""
 
 from __future__ import annotations
 
@@ -35,58 +35,58 @@ if TYPE_CHECKING:
 
 _PATIENCE_S = 30.0
 _ARGUMENT_CELLS = 28
-"""Of arguments in the name of a line."""
+"""Cells for arguments in a line's name."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Source:
-    """Of what charts are drawn: None is everything."""
+    """The selection for charts: None is everything."""
 
     globs: Sequence[str] = ()
     rank: int | None = None
     attempt: int | None = None
     how: str | None = None
-    """The word of a reduction over replicas."""
+    """The name of a reduction over replicas."""
     is_apart: bool = False
-    """Whether attempts are lines of their own."""
+    """Whether each attempt is a separate line."""
 
     @property
     def is_part(self) -> bool:
-        """Whether one replica or one attempt is meant."""
+        """Whether one replica or one attempt is selected."""
         return self.rank is not None or self.attempt is not None
 
     @property
     def has_all(self) -> bool:
-        """Whether points count that a later attempt supersedes: of an attempt that was asked for, all do."""
+        """Whether to include points superseded by a later attempt: for a selected attempt, all."""
         return self.is_apart or self.attempt is not None
 
     def takes(self, point: pb.MetricPoint) -> bool:
-        """Whether its replica and its attempt are meant."""
+        """Return whether the point's replica and attempt are selected."""
         return self.rank in {None, point.rank} and self.attempt in {None, point.attempt}
 
 
 @dataclass(slots=True)
 class Fetched:
-    """Series by metric, for reading: every text made safe; `left_out` further metrics were not fetched."""
+    """Series by metric, for display: every text made safe; `left_out` further metrics were not fetched."""
 
     groups: dict[str, list[Series]] = field(default_factory=dict)
     left_out: int = 0
     undrawn: Sequence[str] = ()
-    """Metrics that were fetched and nobody named, and that are not worth a chart."""
+    """Fetched metrics that were not named and are not worth a chart."""
     none: str = ""
-    """Why there are no series; "" where there are some, or were outside of the part of the axis."""
+    """Why there are no series; "" if there are some, or all are outside the span."""
     marks: Sequence[float] = ()
-    """Steps at which something was changed in the running program, of a session alone."""
+    """Steps of changes in the running program, for a single session."""
     is_no_number: bool = False
-    """Whether that is since the metrics that were named hold no numbers."""
+    """Whether the reason is that the named metrics hold no numbers."""
 
 
 def fetch(
     app: App, references: Sequence[str], source: Source, options: ChartOptions, *, is_picture: bool
 ) -> Fetched:
-    """The series of all sessions that are worth drawing.
+    """Fetch the series of all sessions that are worth drawing.
 
-    Raises CommandError when sessions reported something, but nothing that a glob fits.
+    Raises CommandError if sessions reported something, but nothing that a glob matches.
     """
     from nsml.client.series import first_charts, reported
     from nsml.view import figure, plot
@@ -104,7 +104,7 @@ def fetch(
         names = {name for name in listed if fits(name, source.globs)}
         is_of_points = source.how is not None
         if listed and not names:
-            # What a session has beyond its listed metrics is in no series.
+            # A session's metrics beyond the listed ones are in no series.
             names, is_of_points = await _unlisted(app, client, sessions, source), True
             if not names:
                 check_known(
@@ -143,7 +143,7 @@ def _tell_undrawn(
     taken: Iterable[str],
     found: Mapping[str, object],
 ) -> None:
-    """Say which of the metrics that were named, each by its own name, are in no chart."""
+    """Report metrics named exactly that are in no chart."""
     from nsml.common.text import visible
     from nsml.view.elements import element_in
 
@@ -157,9 +157,9 @@ def _tell_undrawn(
 
 
 def why_nothing(sessions: Sequence[pb.Session], source: Source, names: Iterable[str]) -> str:
-    """Why there are no numbers: metrics of these names were reported.
+    """Return why there are no numbers, although metrics of these names were reported.
 
-    Raises CommandError where there is no such replica or attempt.
+    Raises CommandError if there is no such replica or attempt.
     """
     check_there(sessions, source.rank, source.attempt)
     fitting = sorted(names)
@@ -172,7 +172,7 @@ def why_nothing(sessions: Sequence[pb.Session], source: Source, names: Iterable[
 async def _unlisted(
     app: App, client: Client, sessions: Sequence[pb.Session], source: Source
 ) -> set[str]:
-    """The metrics that globs fit, from the points themselves."""
+    """Return the metrics that match the globs, from the points themselves."""
     names: set[str] = set()
     for session in sessions:
         async with aclosing(points_of(app, client, session, source)) as stream:
@@ -182,7 +182,7 @@ async def _unlisted(
 
 
 class _Reading:
-    """The reads that charts take."""
+    """The reads for charts."""
 
     def __init__(
         self,
@@ -204,7 +204,7 @@ class _Reading:
     async def run(
         self, sessions: Sequence[pb.Session], *, is_of_points: bool
     ) -> Mapping[str, list[Series]]:
-        """Series by metric, in the order in which metrics are looked at; `is_of_points`: no columns are read."""
+        """Return series by metric, in reading order; `is_of_points`: no columns are read."""
         from nsml.client.series import grouped
         from nsml.view.elements import may_be_list
         from nsml.view.series import collect, gather
@@ -230,13 +230,13 @@ class _Reading:
         return grouped(groups).groups
 
     async def has_numbers(self, sessions: Sequence[pb.Session]) -> bool:
-        """Whether numbers are outside of the part of the axis that is drawn."""
+        """Return whether there are numbers outside the drawn span."""
         if self._options.span == EVERYTHING or not self._names:
             return False
         return bool((await self._columns(sessions, EVERYTHING)).parts())
 
     async def _columns(self, sessions: Sequence[pb.Session], span: Span) -> Columns:
-        """What is drawn of a part of the axis."""
+        """Read the columns of a span."""
         from nsml.client.series import ChartQuery, read_columns
 
         source, look = self._source, self._options.look
@@ -260,7 +260,7 @@ class _Reading:
         )
 
     async def _events(self, session: pb.Session, names: Iterable[str]) -> list[Event]:
-        """The points themselves of some metrics, reduced as was asked."""
+        """Return the points of some metrics, reduced as requested."""
         from nsml.client.series import globs_of
 
         globs = replace(self._source, globs=globs_of(names))
@@ -276,7 +276,7 @@ class _Reading:
 def tell_left_out(
     app: App, sessions: Sequence[pb.Session], answers: Sequence[pb.ReadSeriesResponse]
 ) -> None:
-    """Say of which sessions not everything is in their series."""
+    """Report sessions with incomplete series."""
     names = {session.id: session.name for session in sessions}
     for answer in answers:
         whose = f"of {names[answer.session_id]}"
@@ -293,7 +293,7 @@ def tell_left_out(
 async def points_of(
     app: App, client: Client, session: pb.Session, source: Source
 ) -> AsyncGenerator[list[Event], None]:
-    """The points of a session in their order; behind them it is said how many are missing for ever."""
+    """Yield a session's points in order; then report the number of permanently missing ones."""
     from nsml.client.streams import read_curves
 
     missing = 0
@@ -314,7 +314,7 @@ async def points_of(
 
 
 def labels_of(sessions: Sequence[pb.Session]) -> list[str]:
-    """What the lines of sessions are called: of several with the arguments in which they differ."""
+    """Return the names of sessions' lines: if several, with the arguments in which they differ."""
     from nsml.common.text import visible
     from nsml.view.filter_fields import Filtered
     from nsml.view.sessions import SIMULATED, SIMULATED_SHORT

@@ -1,4 +1,4 @@
-"""gpumonitor, and the history of the platform: what devices did and processes took over time."""
+"""gpumonitor, and the platform's history: device and process usage over time."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _LEAST_WINDOW_S: Final = 1.0
 
 
 class _Seen(NamedTuple):
-    """A session, and what its devices did and its processes took as long as it was so."""
+    """A session, and the usage of its devices and processes."""
 
     session: Session
     answer: ReadTelemetryResponse
@@ -98,7 +98,7 @@ def gpumonitor(app: App, *, session: str, window: float | None, csv: bool, watch
 
 
 def _watch(app: App, fetch: Callable[..., Awaitable[_Seen]]) -> None:
-    """Draw what `fetch` gives of a session until it has ended."""
+    """Redraw the result of `fetch` until the session has ended."""
     from cli.live_table import Redrawn
     from nsml.common.text import visible
     from nsml.view import telemetry as view
@@ -109,7 +109,7 @@ def _watch(app: App, fetch: Callable[..., Awaitable[_Seen]]) -> None:
     async def follow(client: Client) -> None:
         from nsml.client.streams import ENDED_STATES, look_again
 
-        # `@last` may be another one by the next look.
+        # `@last` may be another one at the next read.
         chosen = (await fetch(client)).session.id
         looking = look_again(
             client, partial(fetch, client, chosen), every_s=LOOKS_EVERY_S, on_link=screen.link
@@ -126,7 +126,7 @@ def _watch(app: App, fetch: Callable[..., Awaitable[_Seen]]) -> None:
 
 
 def check_drawing(app: App, advice: str) -> None:
-    """Raise CommandError where nothing can be drawn over: -w would write the same for ever."""
+    """Raise CommandError if redrawing is impossible: -w would print the same for ever."""
     if not app.is_for_people:
         said = f"-w draws, and does not write {app.format.value}"
     elif app.room is None:
@@ -137,13 +137,13 @@ def check_drawing(app: App, advice: str) -> None:
 
 
 def check_window(window_s: float | None) -> None:
-    """Raise UsageError for a span of time in which nothing can have been measured."""
+    """Raise UsageError for a span too short for any measurement."""
     if window_s is not None and window_s < _LEAST_WINDOW_S:
         raise click.UsageError("--window is 1s at least: GPUs are measured once a second")
 
 
 def show_history(app: App, window_s: float | None) -> None:
-    """What the whole platform did over time."""
+    """Show the platform's usage over time."""
     from nsml.view import telemetry as view
 
     check_window(window_s)
