@@ -1,4 +1,4 @@
-"""audit: who changed what on the platform."""
+"""audit: log of changes to the platform."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 _MOST = 100_000
 _UPLOADS = ("ContentService/PutBlobs",)
-"""Each `nsml run` has some."""
+"""Every `nsml run` makes some."""
 
 
 def _when(row: AuditRow, now: float) -> str:

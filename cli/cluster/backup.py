@@ -1,4 +1,4 @@
-"""admin backup, admin restore: the whole platform into a folder, and back."""
+"""admin backup, admin restore: back up the whole platform to a folder, and restore it."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from nsml.content.backups import Backup
 
 KEYS = ("ca.key", "ca.pem", "secrets.key", "platform.key")
-"""What only the owner of the control plane's data folder may read, and a restored platform needs."""
+"""Private files of the control plane's data folder, needed by a restored platform."""
 
 _FOLDER = click.Path(file_okay=False, path_type=Path)
 _EXISTING = click.Path(exists=True, file_okay=False, path_type=Path, resolve_path=True)
@@ -130,7 +130,7 @@ def _content_words(taken: Result) -> str:
 
 
 def _has_private(keys: Mapping[str, object]) -> bool:
-    """Whether there is more than the authority's certificate, which is no secret."""
+    """Return whether there is more than the authority's certificate, which is not secret."""
     return bool(keys.keys() - {"ca.pem"})
 
 
@@ -157,15 +157,15 @@ def _record(made: Backup) -> dict[str, Any]:
 def _keys_of(
     app: App, cluster_id: str, chosen: Path | None
 ) -> tuple[Mapping[str, bytes], Mapping[str, Any]]:
-    """The private files of a platform, where this user can read them, and its `nsml up`.
+    """Return the private files of a platform, if readable by this user, and the choices of its `nsml up`.
 
     Raises:
-        CommandError: the folder that was named belongs to another platform.
+        CommandError: the named folder belongs to another platform.
     """
     local = data_folder(None, app.environ)
     folder = chosen or local.path / CONTROL_PLANE
     if chosen is None and _platform_of(folder) != cluster_id:
-        # That of a unit: the socket through which it is asked lies in its data folder.
+        # For a unit: the socket in use is in its data folder.
         sockets = [one for one in app.context.servers if one.startswith("unix:")]
         folder = next((Path(one.removeprefix("unix:")).parent for one in sockets), folder)
         local = DataFolder(folder.parent)
@@ -187,7 +187,7 @@ def _keys_of(
 
 
 def _platform_of(folder: Path) -> str:
-    """The platform whose control plane has this data folder; "" for none that we may read."""
+    """Return the platform id of a control plane's data folder; "" if unreadable."""
     try:
         return (folder / "cluster").read_text(encoding="utf-8").strip()
     except OSError:
@@ -276,7 +276,7 @@ def restore(
 def _choices_of(
     found: Backup, *, etcd: str | None, embedded: bool, **elsewhere: str | None
 ) -> Choices:
-    """How the platform was set up; what it stands on is what is said, else the folder."""
+    """Return the platform's setup; its services are the given ones, else in the folder."""
     known = {field.name for field in fields(Choices)}
     kept = {name: value for name, value in found.manifest.choices.items() if name in known}
     try:
@@ -297,10 +297,10 @@ def _choices_of(
 def _restore(
     app: App, target: DataFolder, choices: Choices, found: Backup, keys: Path | None
 ) -> Choices:
-    """Have the control plane's program fill the folder; the choices, with what coordinates.
+    """Run the control plane's program to fill the folder; return the choices, with the coordination.
 
     Raises:
-        CommandError: it refused, or broke off.
+        CommandError: it refused, or failed.
     """
     settings = control_plane_settings(target, choices)
     BringUp(app, target).check(CONTROL_PLANE, settings)
@@ -319,7 +319,7 @@ def _restore(
         check=False,
     )
     said = [line for line in done.stderr.splitlines() if line and not line.startswith("{")]
-    # the first line of its report is ours to say
+    # this command prints the first line of its report itself
     for line in (*said, *done.stdout.splitlines()[1:]) if done.returncode == 0 else ():
         app.say(line.removeprefix("nsml-controlplane: "))
     if done.returncode:

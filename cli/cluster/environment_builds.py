@@ -26,11 +26,11 @@ if TYPE_CHECKING:
 
 _POLL_EVERY_S, _MOST_POLLS_PER_S = 0.5, 32
 _NODES_AT_ONCE = 160
-"""So each is asked every 5 s: agents cancel what nobody has asked about for 20 s."""
+"""Each is polled every 5 s: agents cancel builds not polled for 20 s."""
 _UNREACHABLE_FOR_S = 60.0
-"""How long a building node may be unreachable before its build counts as failed."""
+"""Time after which an unreachable node's build counts as failed."""
 _CANCELLED_WITHIN_S = 5.0
-"""For what is not answered by then, agents notice that nobody asks about it."""
+"""Timeout of cancellations, in seconds; later, agents notice the missing polls."""
 MOST_FILES_BYTES = 3 << 20
 _ANY_SIZE = 1 << 60
 
@@ -103,7 +103,7 @@ def build(
     app.say(f"building on {nodes_words(chosen)}")
     answers = app.call(partial(built_on, app=app, files=files, nodes=chosen))
     is_printed = lock_file == Path("-")
-    # for programs the lock is in the answers
+    # for programs, responses include the lock
     if lock_file is not None and (app.is_for_people or not is_printed):
         _write_lock(app, answers, lock_file)
     if not (is_printed and app.is_for_people):
@@ -112,7 +112,7 @@ def build(
 
 
 def code_of(answers: Sequence[BuildOnNode]) -> ExitCode:
-    """Whether all, some or no nodes have built it."""
+    """Return the exit code: all, some or no nodes have built it."""
     done = sum(one.is_done for one in answers)
     if done == len(answers):
         return ExitCode.OK
@@ -120,7 +120,7 @@ def code_of(answers: Sequence[BuildOnNode]) -> ExitCode:
 
 
 def _files(app: App, folder: Path, entry: str) -> EnvironmentFiles:
-    """The files that say what the code needs, and no others; CommandError for what no node installs."""
+    """Return only the files that list the code's needs; CommandError for needs that no node installs."""
     from cli.sessions.code_checks import Code, warn_of_unread
     from nsml.common.text import visible
     from nsml.common.units import counted
@@ -140,7 +140,7 @@ def _files(app: App, folder: Path, entry: str) -> EnvironmentFiles:
 
     def text(name: str) -> str | None:
         found = code.text(name)
-        # a program without a script block says nothing of packages, and stays here
+        # a program without a script block lists no packages, and is not sent
         if found is not None and (name != entry or "# /// script" in found):
             texts[name] = found
         return found
@@ -199,7 +199,7 @@ async def _nodes(client: Client, *, words: Sequence[str], are_all: bool) -> list
 async def built_on(
     client: Client, *, app: App, files: EnvironmentFiles, nodes: Sequence[str]
 ) -> list[BuildOnNode]:
-    """Have it built on nodes, with their output; Ctrl-C ends the builds."""
+    """Build on nodes, and print their output; Ctrl-C cancels the builds."""
     import asyncio
 
     from nsml.common.concurrency import each_at_once
@@ -252,7 +252,7 @@ class _Build:
         self._answered_at = client.clock.monotonic()
 
     async def ask(self) -> BuildOnNode | None:
-        """Poll once: the result, or None while it runs; prints what is new."""
+        """Poll once: the result, or None while it runs; prints new output."""
         from nsml.client.errors import ClientError, NotSignedIn, Unavailable
         from nsml.v1 import resources_pb2 as pb
         from nsml.view.environments import BuildOnNode, build_word
@@ -269,7 +269,7 @@ class _Build:
         except ClientError as error:
             is_late = now > self._answered_at + _UNREACHABLE_FOR_S
             if isinstance(error, Unavailable) and self._build_id and not is_late:
-                return None  # another control plane, or the agent again, is on its way
+                return None  # another control plane, or the agent, will be back
             why = ": ".join(filter(None, [str(error), error.why]))
             return BuildOnNode(node=self._node, why=why)
         self._answered_at = now
@@ -292,7 +292,7 @@ class _Build:
         return answer
 
     async def cancel(self) -> None:
-        """Have the node end it, if it runs."""
+        """Cancel the build, if it runs."""
         from nsml.client.errors import ClientError
 
         if self._build_id and not self._has_ended:
@@ -313,7 +313,7 @@ class _Build:
 
 
 def _write_lock(app: App, answers: Sequence[BuildOnNode], place: Path) -> None:
-    """The lock of the first node that has one; says where others have another."""
+    """Write the lock of the first node with one; report nodes with another."""
     from nsml.common.text import visible
     from nsml.packages.locks import LockRefused, differences, read_lock
 
@@ -332,7 +332,7 @@ def _write_lock(app: App, answers: Sequence[BuildOnNode], place: Path) -> None:
         }
     except LockRefused as error:
         raise CommandError("a lock cannot be read", code=ExitCode.FAILED, why=str(error)) from error
-    # of conda it has lines that name no package, without which conda does not read it
+    # conda locks have lines without a package, needed by conda
     lines = [visible(line) for line in first.lock.split("\n")[:-1]]
     for node, words in others.items():
         app.say(f"warning: {node} has other packages than {first.node}: {words}")

@@ -127,7 +127,7 @@ def rm(app: App, *, key: str, nodes: tuple[str, ...]) -> int:
 
 
 def _chosen(found: Sequence[OnNode], key: str) -> list[OnNode]:
-    """Those of a key, on all nodes. Raises CommandError where there is none, or several begin so."""
+    """Return those of a key, on all nodes. Raises CommandError if there is none, or if the prefix is ambiguous."""
     begin, dot, number = key.partition(".")
     fitting = [
         one
@@ -150,7 +150,7 @@ def _chosen(found: Sequence[OnNode], key: str) -> list[OnNode]:
 
 
 async def _on_nodes(client: Client, *, app: App, words: Sequence[str]) -> list[OnNode]:
-    """The environments of the named nodes; without words of all that are connected, but for those that do not answer."""
+    """Return the environments of the named nodes; without words, of all connected nodes that respond."""
     from nsml.client.errors import ClientError, NotSignedIn
     from nsml.common.concurrency import each_at_once
     from nsml.v1.nodes_pb2 import NODE_STATE_FENCED, NODE_STATE_SILENT

@@ -29,10 +29,10 @@ if TYPE_CHECKING:
 
 _POLL_EVERY_S, _MOST_POLLS_PER_S = 1.0, 32
 _NODES_AT_ONCE = 480
-"""So each is asked every 15 s: agents cancel what nobody has asked about for 60 s."""
+"""Each is polled every 15 s: agents cancel pulls not polled for 60 s."""
 _PROGRESS_EVERY_S = 5.0
 _UNREACHABLE_FOR_S = 60.0
-"""How long a pulling node may be unreachable before its pull counts as failed."""
+"""Time after which an unreachable node's pull counts as failed."""
 
 
 @click.group("image", cls=Group)
@@ -137,7 +137,7 @@ def rm(app: App, *, name: str, nodes: tuple[str, ...]) -> int:
 
 
 def _write_answers(app: App, answers: Sequence[ImageAnswer]) -> ExitCode:
-    """Print a row for each node; the exit code says whether all, some or none of the asked nodes did it."""
+    """Print a row for each node; return the exit code: all, some or none of the requested nodes succeeded."""
     from nsml.v1.resources_pb2 import ImageStatus
     from nsml.view.images import ANSWER_COLUMNS, ImageAnswer, answer_record
 
@@ -157,7 +157,7 @@ def _write_answers(app: App, answers: Sequence[ImageAnswer]) -> ExitCode:
 
 
 async def _with_containers(client: Client, words: Sequence[str]) -> list[str]:
-    """The named nodes, else all connected nodes with containers; CommandError (NOT_FOUND) where there is none."""
+    """Return the named nodes, else all connected nodes with containers; CommandError (NOT_FOUND) if there is none."""
     from nsml.v1.nodes_pb2 import NODE_STATE_FENCED, NODE_STATE_SILENT
 
     if words:
@@ -182,9 +182,9 @@ def _has_containers(node: Node) -> bool:
 
 
 async def _nodes_with(client: Client, image: str, words: Sequence[str]) -> list[str]:
-    """The selected nodes that list the image, and all that are named without a glob.
+    """Return the selected nodes that list the image, and all named without a glob.
 
-    Raises CommandError (NOT_FOUND) where there is none.
+    Raises CommandError (NOT_FOUND) if there is none.
     """
     from nsml.spec.images import whole_reference
 
@@ -261,7 +261,7 @@ class _Pull:
         except ClientError as error:
             is_late = now > self._answered_at + _UNREACHABLE_FOR_S
             if isinstance(error, Unavailable) and self._has_begun and not is_late:
-                return None  # another control plane, or the agent again, is on its way
+                return None  # another control plane, or the agent, will be back
             is_no_place = isinstance(error, StateConflict) and not self._is_named
             return _failed_answer(self._node, self._image, error, is_skipped=is_no_place)
         self._answered_at = now

@@ -1,4 +1,4 @@
-"""Which nodes a command is about: names and globs."""
+"""The target nodes of a command: names and globs."""
 
 from __future__ import annotations
 
@@ -19,18 +19,18 @@ if TYPE_CHECKING:
 
 _MOST_NAMES = 5
 AT_ONCE = 16
-"""Nodes that are asked at one time."""
+"""Nodes requested at a time."""
 
 
 def nodes_argument() -> Callable[[Any], Any]:
-    """Several names of nodes, or globs over all."""
+    """Add an argument for several node names or globs."""
     return click.argument("names", type=NODE, metavar="NODE...", nargs=-1, required=True)
 
 
 async def names_of(client: Client, words: Sequence[str]) -> list[str]:
-    """The names with every glob replaced by the nodes that it fits; each once.
+    """Replace every glob by the matching node names; duplicates are dropped.
 
-    Raises CommandError (NOT_FOUND) for a glob that fits nothing.
+    Raises CommandError (NOT_FOUND) for a glob without matches.
     """
     known = [one.name for one in await client.nodes.every()] if any(map(is_glob, words)) else []
     names: list[str] = []
@@ -45,7 +45,7 @@ async def names_of(client: Client, words: Sequence[str]) -> list[str]:
 
 
 def chosen_nodes(app: App, words: Sequence[str]) -> list[GetNodeResponse]:
-    """The nodes of these names and globs, as they are now."""
+    """Read the current state of the nodes with these names and globs."""
 
     async def look(client: Client) -> list[GetNodeResponse]:
         return await look_at(client, await names_of(client, words))
@@ -54,14 +54,14 @@ def chosen_nodes(app: App, words: Sequence[str]) -> list[GetNodeResponse]:
 
 
 async def look_at(client: Client, names: Sequence[str]) -> list[GetNodeResponse]:
-    """These nodes as they are now, in this order."""
+    """Read the current state of these nodes, in this order."""
     from nsml.common.concurrency import each_at_once
 
     return await each_at_once(names, client.nodes.get, most=AT_ONCE)
 
 
 def nodes_words(names: Sequence[str]) -> str:
-    """`node a`, `nodes a, b`, `12 nodes`."""
+    """Return `node a`, `nodes a, b`, `12 nodes`."""
     if len(names) == 1:
         return f"node {names[0]}"
     return f"{len(names)} nodes" if len(names) > _MOST_NAMES else f"nodes {', '.join(names)}"

@@ -1,4 +1,4 @@
-"""gpustat, status, node: the machines, and what administrators do with them."""
+"""gpustat, status, node: the machines, and their administration."""
 
 from __future__ import annotations
 
@@ -313,7 +313,7 @@ async def _drained(client: Client, *, name: str, move_after_s: float | None, rea
 
 
 def _sessions_on(found: Sequence[GetNodeResponse]) -> list[str]:
-    """The sessions of nodes, each once, with those whose names are hidden from the user."""
+    """Return the sessions of nodes, each once, with those hidden from the user."""
     names = dict.fromkeys(name for one in found for name in one.sessions)
     return [*names, *["a session of another user"] * sum(one.hidden_sessions for one in found)]
 

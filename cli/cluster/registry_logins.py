@@ -1,4 +1,4 @@
-"""image login, logout, logins: a user's own logins at registries of images."""
+"""image login, logout, logins: a user's own logins at image registries."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from nsml.v1.secrets_pb2 import RegistryAccess
 
 _MOST_READ = (8 << 10) + 5
-"""Bytes of stdin: a little more than the platform takes, so that it can say so."""
+"""Most bytes of stdin: a little more than the platform's limit, so that it can report the excess."""
 
 
 def _ago(found: RegistryAccess, now: float) -> str:
@@ -89,7 +89,7 @@ def login(
 
 
 def _password(app: App, registry: str, again: str, *, is_stdin: bool) -> bytes:
-    """The password, from where it may come without being seen."""
+    """Read the password from stdin or a hidden prompt."""
     stdin: Any = app.stdin
     if is_stdin:
         value: bytes = stdin.buffer.read(_MOST_READ).removeprefix(BOM_UTF8)

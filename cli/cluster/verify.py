@@ -1,4 +1,4 @@
-"""doctor storage: read all that the platform has stored, say what is damaged, and repair it."""
+"""doctor storage: reads all stored data of the platform, reports damage, and repairs it."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 _TOLD_EVERY_S: Final = 5.0
 _MOST_IN_VAIN: Final = 2
-"""Calls in a row that neither repair anything nor ask another node: after these no more is to be had."""
+"""Calls in a row that neither repair anything nor ask another node: after these the repair ends."""
 _MOST_NAMES: Final = 3
 _IN_PLACE: Final = "datasets in place"
 _ADVICE: Final = {
@@ -41,7 +41,7 @@ _ADVICE: Final = {
 
 @dataclass(slots=True)
 class _Found:
-    """Content that was broken: from what its blobs were put again, by digest, and what cannot be read still."""
+    """Damaged content: the sources of its repaired blobs, by digest, and its unreadable blobs."""
 
     broken: BrokenContent
     sources: dict[str, str] = field(default_factory=dict)
@@ -96,7 +96,7 @@ def storage(app: App, *, repairs: bool) -> int:
 
 
 def _tell_repaired(app: App, read: _Read, found: list[_Found]) -> int:
-    """Tell what was repaired and from what, and what still misses something; the exit code."""
+    """Report the repairs and their sources, and remaining losses; return the exit code."""
     left = [one for one in found if one.lost]
     if app.is_for_people:
         app.say(f"read {counted(read.blobs, 'blob')}, {size_text(read.bytes)}")
@@ -124,14 +124,14 @@ async def _all_repaired(client: Client, broken: list[BrokenContent]) -> list[_Fo
 
 
 async def _repaired(client: Client, broken: BrokenContent) -> _Found:
-    """Have nodes put again what is lost, as long as they have something of it."""
+    """Have nodes upload lost blobs again, as long as they have some."""
     found = _Found(broken, {one.digest: one.source for one in broken.repaired}, broken.lost)
     is_first, most, in_vain = True, 0, 0
     while found.lost and in_vain < _MOST_IN_VAIN:
         answer = await client.repair_content(broken.digest, is_from_start=is_first)
         is_first, count = False, answer.nodes_in_vain
         in_vain = 0 if answer.repaired or count > most else in_vain + 1
-        # What is left after a repair all nodes are asked for anew.
+        # After a repair all nodes are asked again for the rest.
         most = 0 if answer.repaired else max(most, count)
         found.sources |= {one.digest: one.source for one in answer.repaired}
         found.lost, found.lost_digests = answer.lost, tuple(answer.lost_digests)
@@ -165,7 +165,7 @@ async def _verified(
 
 
 async def _in_place(app: App, client: Client) -> list[BrokenContent]:
-    """Datasets in place whose files are not what they were, with the changed ones as what is lost."""
+    """Return datasets in place with changed files, listed as lost."""
     from cli.data.in_place import changed_in_place
     from nsml.client.errors import ClientError
     from nsml.content.errors import ContentError
@@ -197,7 +197,7 @@ async def _in_place(app: App, client: Client) -> list[BrokenContent]:
 
 
 async def _versions_in_place(client: Client) -> list[Dataset]:
-    """All that are not removed, whether or not there is a newer version."""
+    """Return all versions in place that are not removed, not only the newest."""
     from nsml.client.errors import NotFound
 
     found = []
@@ -209,7 +209,7 @@ async def _versions_in_place(client: Client) -> list[Dataset]:
 
 
 def _sources(found: _Found) -> str:
-    """`3 from node node-1, 1 from pack 0f...`; `-` where nothing was repaired."""
+    """Return `3 from node node-1, 1 from pack 0f...`; `-` if nothing was repaired."""
     by_source = Counter(found.sources.values())
     texts = [f"{count:,} from {source}" for source, count in sorted(by_source.items())]
     more = len(texts) - _MOST_NAMES
@@ -233,7 +233,7 @@ def _names(one: BrokenContent) -> str:
 
 
 def _lost_text(one: BrokenContent, lost: int | None = None) -> str:
-    """What is damaged or missing, and not repaired: `3 blobs`, `1 file`."""
+    """Return the unrepaired losses: `3 blobs`, `1 file`."""
     count = one.lost if lost is None else lost
     return counted(count, "file" if one.kind == _IN_PLACE else "blob")
 

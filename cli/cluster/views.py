@@ -1,4 +1,4 @@
-"""tensorboard and visdom: the real ones, run by the platform beside sessions; dashboard: nsml-tui, the same way."""
+"""tensorboard and visdom: the original programs, run by the platform beside sessions; dashboard: nsml-tui, the same way."""
 
 from __future__ import annotations
 
