@@ -1,1 +1,1 @@
-"""Commands about users and what is theirs: sign-in, tokens, projects, secrets, webhooks."""
+"""Commands about users and their resources: login, tokens, projects, secrets, webhooks."""

@@ -1,4 +1,4 @@
-"""key: public keys, by which ssh knows you on machines without nsml."""
+"""key: public keys for ssh from machines without nsml."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from nsml.v1.ssh_keys_pb2 import SshKey
 
 _MOST_READ: Final = 16 << 10
-"""Bytes: more than any public key has."""
+"""Most bytes read: more than any public key has."""
 _STDIN: Final = "-"
 
 
@@ -162,7 +162,7 @@ def rm(app: App, *, name: str, user: str) -> None:
     every = app.call(lambda client: client.ssh_keys.every(user))
     known = {word for one in every for word in (one.name, one.fingerprint)}
     shown = f"{name} of {user}" if user else name
-    # What is not there is refused by the platform, unasked.
+    # Missing keys are refused by the platform, without a question.
     if confirm_names(
         app,
         "key rm",

@@ -1,4 +1,4 @@
-"""login, logout, context: which platform, and as whom."""
+"""login, logout, context: the platform and its user."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 
 _FIRST_PERSON: Final = 1_000
-"""Accounts below this are the system's: only its administrator starts programs as them."""
+"""Accounts below this are system accounts: only the administrator starts programs as them."""
 
 
 def _refuse_password(_context: click.Context, _parameter: click.Parameter, value: Any) -> None:
@@ -35,11 +35,11 @@ def _refuse_password(_context: click.Context, _parameter: click.Parameter, value
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Trust:
-    """What proves that a server is the platform.
+    """The proof of a server's identity.
 
     Attributes:
-        pem: the authority; empty: the public ones, or nothing at all on this machine.
-        server_name: what its certificate must bear; empty: the host.
+        pem: the authority; empty: the public ones, or none on this machine.
+        server_name: required in its certificate; empty: the host.
     """
 
     pem: str = ""
@@ -104,20 +104,20 @@ def login(app: App, *, host: str, token_stdin: bool, ca: Path | None, name: str 
 
 
 def _learn(app: App) -> None:
-    """Ask where the other control planes are: they are used when this one is not there."""
+    """Store the addresses of the other control planes, used when this one is down."""
     from nsml.client.errors import ClientError
 
-    # A node's token may not ask, and nothing depends on the answer now.
+    # A node's token has no right to this, and nothing depends on the answer now.
     with suppress(ClientError, CommandError):
         app.cluster()
 
 
 def _trust_in(app: App, server: str, digest: str, known: Context | None) -> Trust:
-    """What proves the server from now on: a digest, what was trusted before, or the user's word.
+    """Return the proof of the server's identity: a digest, the stored authority, or the user's confirmation.
 
     Raises:
-        TrustError: it is not whom it should be.
-        CommandError: the user does not trust it, or nobody is there to ask.
+        TrustError: it is another server.
+        CommandError: the user does not trust it, or cannot be asked.
     """
     from nsml.client import trust
 
@@ -160,7 +160,7 @@ def _ask_trust(app: App, server: str, digest: str) -> None:
 
 
 def _server_uid(app: App, context: Context) -> int | None:
-    """The account that serves the platform without TLS on this machine, if the user trusts it; None: root or the user.
+    """Return the account of a server without TLS on this machine, if the user trusts it; None: root or the user.
 
     Raises:
         CommandError: it is the account of a session, or not trusted.
@@ -208,7 +208,7 @@ def _token(app: App, *, from_stdin: bool) -> str:
 
 
 def _keep(folder: Path, fresh: Context, trust: Trust, secret: str) -> Context:
-    """Write token and authority into files of the context's name; the context with them."""
+    """Write token and authority into files named after the context; return the context with them."""
     token_file = _token_file(folder, fresh.name)
     contexts.write_private(token_file, secret + "\n")
     if not trust.pem:
@@ -223,7 +223,7 @@ def _token_file(folder: Path, name: str) -> Path:
 
 
 def _whoami(app: App, trial: Context) -> str:
-    """The user that the token stands for, asked of the platform before anything is kept."""
+    """Return the token's user, from the platform, before anything is stored."""
     asking = App(
         environ={},
         stdout=app.stdout,
@@ -276,9 +276,9 @@ def logout(app: App, *, revoke: bool) -> None:
 
 
 def _forget(app: App, context: Context) -> None:
-    """Remove the token from the stored context, and its file where login made it.
+    """Remove the token from the stored context, and its file if login created it.
 
-    Raises CommandError where the environment names the file: a later command would use it all the same.
+    Raises CommandError if the environment names the file: later commands would still use it.
     """
     known = app.config.contexts.get(context.name)
     if known is None or known.token_file != context.token_file:

@@ -1,4 +1,4 @@
-"""project: what sessions count for, and what it may have."""
+"""project: accounting, members, quota and budget."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ _QUOTA = {
     "memory": ("memory_bytes", SIZE_BOUND, "SIZE", "memory at once"),
     "sessions": ("sessions", SESSION_BOUND, "N", "sessions that run at once"),
 }
-"""Flag to its field, kind and words; each is there for all members together and for one."""
+"""Flag to its field, kind and words; each exists for all members together and for one."""
 
 
 class _Hours(click.ParamType[float]):
@@ -82,7 +82,7 @@ class _Days(click.ParamType[int]):
 
 
 class _Date(click.ParamType[float]):
-    """A day, or an instant, in the user's zone where it names none, as Unix seconds."""
+    """A date or a time, in the user's zone by default, as Unix seconds."""
 
     name = "date"
 
@@ -101,7 +101,7 @@ _HOURS, _DAYS, _DATE = _Hours(), _Days(), _Date()
 
 
 def _settings_options(command: F) -> F:
-    """What administrators decide, on `create` and `set`."""
+    """Add the options for administrators to `create` and `set`."""
     options = [
         click.option("--owner", metavar="USER", help="Owner, who adds and removes members."),
         *(_bound_option(flag, f"--{flag}", "", "all members together") for flag in _QUOTA),
@@ -210,7 +210,7 @@ def _write_project(app: App, found: Project) -> None:
 
 
 def _settled(app: App, found: Project) -> None:
-    """Tell the project as it is set now, and beside it what of that has no effect."""
+    """Print the project's settings, and those without effect."""
     from nsml.common.text import visible
     from nsml.view import projects as view
 
@@ -220,7 +220,7 @@ def _settled(app: App, found: Project) -> None:
 
 
 def _changed(app: App, answer: ChangeMembersResponse, unchanged: str) -> None:
-    """Tell the project as it is now, and beside it of whom nothing was changed: repeating is no error."""
+    """Print the project, and the users without a change: repeating is no error."""
     from nsml.common.text import visible
 
     _write_project(app, answer.project)
@@ -386,7 +386,7 @@ def remove(app: App, *, name: str, users: tuple[str, ...]) -> None:
         last=f"from project {name}",
     )
     aside = "their queued sessions of the project will not start"
-    # Of users who are no members nothing is lost: the platform says that they are none.
+    # Users who are not members lose nothing: the platform reports that they are none.
     if plan.targets and not go_ahead(app, plan, aside=aside):
         return
     answer = app.call(lambda client: client.projects.change_members(name, remove=users))

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from nsml.v1.secrets_pb2 import Secret
 
 _MOST_READ = (32 << 10) + 3
-"""Bytes of stdin: a little more than the platform takes, so that it can say so."""
+"""Most bytes of stdin: a little more than the platform's limit, so that it can report the excess."""
 
 
 @click.group("secret", cls=Group)
@@ -102,7 +102,7 @@ def put(app: App, *, name: str, refused: tuple[str, ...], variable: str | None) 
 
 
 def _value(app: App, name: str, variable: str | None) -> bytes:
-    """The value, not empty, from where it may come without being seen."""
+    """Read the value, not empty, from a variable, a hidden prompt or stdin."""
     value = _read(app, name) if variable is None else value_of_variable(app, variable)
     if not value:
         raise CommandError(
@@ -114,7 +114,7 @@ def _value(app: App, name: str, variable: str | None) -> bytes:
 
 
 def value_of_variable(app: App, variable: str) -> bytes:
-    """The value of a variable of this machine, which may be empty. Raises CommandError."""
+    """Return the value of a local variable, which may be empty. Raises CommandError."""
     if variable not in app.environ:
         raise CommandError(f"{variable} is not set here", code=ExitCode.USAGE)
     return app.environ[variable].encode(errors="surrogateescape")
@@ -175,7 +175,7 @@ def rm(app: App, *, name: str, user: str) -> None:
 
     known = [one.name for one in app.call(lambda client: client.secrets.every(user))]
     shown = f"{name} of {user}" if user else name
-    # What is not there is refused by the platform, unasked.
+    # Missing secrets are refused by the platform, without a question.
     if confirm_names(
         app,
         "secret rm",

@@ -134,7 +134,7 @@ def rm(app: App, *, name: str) -> None:
     While they do, the name is reserved; `nsml admin user add NAME --restore` restores the user.
     """
     known = [one.name for one in app.call(lambda client: client.accounts.users())]
-    # A user who is not there is refused by the platform, unasked.
+    # Missing users are refused by the platform, without a question.
     targets, lost = [name] if name in known else [], ["all their tokens, secrets and ssh keys"]
     if confirm_names(app, "admin user rm", targets, noun="user", loses=lost):
         app.call(lambda client: client.accounts.delete_user(name))
@@ -211,7 +211,7 @@ def _show_secret(
     purpose: str,
     use: Sequence[str],
 ) -> None:
-    """The secret on stdout; what it is for and how to `use` it beside."""
+    """Write the secret to stdout; its purpose and its `use` to stderr."""
     from nsml.common.units import local_moment, moment
     from nsml.view.times import seconds_of
 
@@ -228,7 +228,7 @@ def _show_secret(
 
 
 def _kept_limit(value: str) -> int | None:
-    """Bytes; 0 for `none`, None for `default`."""
+    """Parse bytes; 0 for `none`, None for `default`."""
     from cli.arguments import SIZE
 
     if value in {"none", "default"}:

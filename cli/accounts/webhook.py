@@ -1,4 +1,4 @@
-"""webhook: where the platform tells what happens to sessions while nobody looks."""
+"""webhook: URLs called on events of sessions."""
 
 from __future__ import annotations
 
