@@ -64,7 +64,7 @@ class Live:
 
 
 class Load(NamedTuple):
-    """Current use of all devices: history.cells.CLUSTER_FIGURES."""
+    """Current use of all devices: history.telemetry_rollup.CLUSTER_FIGURES."""
 
     devices: int
     held: int
