@@ -47,6 +47,12 @@ class Container:
         status, answer = self._call("POST", path, None, _STARTS_WITHIN_S)
         _expect(status, answer, 204, 304)
 
+    def limit_processes(self, count: int) -> None:
+        """Let it have at most so many processes, threads included. Raises Refused, Unanswered."""
+        path = f"{self._base}/{self._name}/update"
+        status, answer = self._call("POST", path, {"PidsLimit": count}, _STARTS_WITHIN_S)
+        _expect(status, answer, 200)
+
     def inspect(self) -> dict | None:  # type: ignore[type-arg]
         """Return the engine's facts of it; None: there is none. Raises Refused, Unanswered."""
         path = f"{self._base}/{self._name}/json"

@@ -58,6 +58,8 @@ _LONGEST_PAUSE_S = 5.0
 _SOONEST_READING_S, _LONGEST_READING_S = 0.05, 1.0
 """Interval of readings of a container's usage; from the longer one on the shim's own are as good."""
 _LONGEST_WORD = 8192
+_PROCESSES_TO_START = 64
+"""Smallest limit of processes with which the engine's own starter, some threads in the container, never fails."""
 
 
 class Keeper:
@@ -168,12 +170,14 @@ def bring_up(line: Line, container: Container, opening: Opening) -> None:
     """Create the container, start it, open the gate to its first program, and keep it."""
     may_come, pidfd, group = False, -1, None
     try:
-        _make(container, opening.config)
+        _make(container, _startable(opening.config))
         if not line.is_cut():
             _start(container, opening.image)
             pid, pidfd = _first_process(container)
             line.say({"pid": pid}, pidfd)
             group = group_held(pid, pidfd)
+            if (limit := _late_process_limit(opening.config)) and not has_ended(pidfd):
+                container.limit_processes(limit)
             _lead_to_gate(line, pidfd, opening)
     except OSError as error:
         may_come = isinstance(error, _Unmade)
@@ -258,6 +262,19 @@ def has_ended(pidfd: int) -> bool:
     poll = select.poll()
     poll.register(pidfd, select.POLLIN)
     return bool(poll.poll(0))
+
+
+def _late_process_limit(config: dict) -> int:  # type: ignore[type-arg]
+    """Return the limit of processes to set after the start, before the gate opens; 0: none."""
+    limit = config.get("HostConfig", {}).get("PidsLimit", 0)
+    return limit if 0 < limit < _PROCESSES_TO_START else 0
+
+
+def _startable(config: dict) -> dict:  # type: ignore[type-arg]
+    """Return the config with processes enough to start."""
+    if not _late_process_limit(config):
+        return config
+    return {**config, "HostConfig": {**config["HostConfig"], "PidsLimit": _PROCESSES_TO_START}}
 
 
 class _Unmade(OSError):

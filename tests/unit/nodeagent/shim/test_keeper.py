@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from nodeagent.engine.wire import Refused, Unanswered
-from nodeagent.shim.keeper import end
+from nodeagent.shim.keeper import _late_process_limit, _startable, end
 
 
 class FickleEngine:
@@ -41,3 +41,14 @@ def test_a_container_that_may_still_come_is_waited_for() -> None:
     engine = LateEngine()
     end(engine, -1, may_come=False)  # type: ignore[arg-type]
     assert len(engine.answers) == 2
+
+
+def test_a_small_limit_of_processes_counts_from_the_gate_on() -> None:
+    """The engine's starter has some threads in the container: with fewer it sometimes fails."""
+    config = {"Image": "i", "HostConfig": {"PidsLimit": 2, "Memory": 1}}
+    assert _late_process_limit(config) == 2
+    assert _startable(config) == {"Image": "i", "HostConfig": {"PidsLimit": 64, "Memory": 1}}
+    assert config["HostConfig"]["PidsLimit"] == 2
+    for limit in (0, 64, 501):
+        config = {"HostConfig": {"PidsLimit": limit}}
+        assert (_late_process_limit(config), _startable(config)) == (0, config)
