@@ -5,7 +5,7 @@ Two inputs that do not compress: a folder of small files, and one large file. Of
 bytes, from what the object store has grown by), and a pull into a new folder. `cpu_s_per_gib` is what client and control
 plane take together for the first push. With --tls the client is a user of another machine, who comes over TLS.
 
-The peers are the best that are installed of cp (with a flush of what it wrote), rclone, restic and borg: a figure of nsml has
+The peers are the best that are installed of cp (with a flush of what it wrote), rclone, restic, borg and dvc: a figure of nsml has
 the fastest of them beside it, and on stderr stands each one's.
 """
 
@@ -164,6 +164,11 @@ PEERS = {
         send="borg create -C none KEPT::{now:%s%f} SOURCE",
         fetch="mkdir BACK && cd BACK && borg extract KEPT::$(borg list --short --last 1 KEPT)",
     ),
+    "dvc": Peer(
+        prepare="mkdir KEPT && cd KEPT && dvc init -q --no-scm && dvc remote add -q -d store KEPT/store",
+        send="cd KEPT && dvc add -q -f --to-remote --out data SOURCE && sync -f KEPT",
+        fetch="cd KEPT && dvc pull -q && mv data BACK && sync -f BACK",
+    ),
 }
 
 
@@ -175,6 +180,8 @@ def peers_of(name: str, source: Path, size: int, work: Path) -> dict[str, float]
         "XDG_CACHE_HOME": str(work / "cache"),
         "BORG_BASE_DIR": str(work / "borg"),
         "BORG_UNKNOWN_UNENCRYPTED_REPO_ACCESS_IS_OK": "yes",
+        "DVC_SITE_CACHE_DIR": str(work / "dvc"),
+        "DVC_NO_ANALYTICS": "1",
     }
     places = {"SOURCE": source, "KEPT": work / "kept", "BACK": work / "back"}
 
