@@ -68,7 +68,7 @@ class Program:
         raise NotImplementedError
 
     def should_stop(self) -> bool:
-        """Return whether the program should give way."""
+        """Return whether the program should save and exit."""
         raise NotImplementedError
 
 

@@ -235,7 +235,7 @@ class Session:
 
         Exceptions of the program's own save function pass through, except for a full or broken disk.
         Any other failure is logged, the checkpoint is lost and training continues. If
-        the session should give way, the program exits after saving.
+        the session should save and exit, the program exits after saving.
 
         Raises:
             RuntimeError: nothing is bound to save with, after `nsml.strict()`.
@@ -323,7 +323,7 @@ class Session:
             return False
 
     def should_stop(self) -> bool:
-        """Return whether the session should give way: call `nsml.save`, which then ends the program.
+        """Return whether the session should save and exit: call `nsml.save`, which then ends the program.
 
         For loops with their own way to save; what is bound is saved automatically.
         """

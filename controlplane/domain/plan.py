@@ -113,7 +113,7 @@ class Preemption:
     """A running session to be preempted: it is to save and end.
 
     `attempt`: the planned one; a later one is not preempted. `why` is for people, after "it":
-    "gives way to kim/mnist/12 (high)". `for_session_id`: the session that waits for its resources; "":
+    "gives way to kim/mnist/12 (high)". `for_session_id`: the session waiting for its resources; "":
     no particular one.
     """
 

@@ -183,7 +183,7 @@ def _unconnected(node: Node, request: Request) -> str:
 MOST_ON_ONE_NODE = 960
 """Maximum replicas on one node, however small. Each needs a port of a bridge, the agent's or the container
 engine's, and Linux has 1,023 per bridge: builds and prepared namespaces need some, too. Without a free port
-a session fails to start, whoever filled the bridge."""
+a session fails to start, whichever sessions filled the bridge."""
 MEMORY_FOR_EACH = 64 << 20
 """Bytes of a node's memory for each replica, to limit their number: a replica's supervisors (its shim, its keeper, the
 engine's processes) use about 10 MiB, charged to no session, and could otherwise exceed the node's memory."""

@@ -76,7 +76,7 @@ def taker_of(
 
 
 def why(session: Session, victim: Session | None, given: PreemptionReason) -> str:
-    """Say for whom and why the victim gives way, for people, after "it".
+    """Say for which session and why the victim is preempted, for people, after "it".
 
     All viewers of the victim read it: it names nothing that is hidden from any of them.
     """

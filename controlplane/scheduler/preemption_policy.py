@@ -1,6 +1,6 @@
 """The preemption rule, over plain values: who is preempted for whom, the loss, and the choice among candidates.
 
-An attempt gives way, once it ran its minimum time:
+An attempt is preempted, once it ran its minimum time:
 
 - to a higher class, if it is resumable or its owner allowed preemption without a checkpoint;
 - within its class, only if it has a checkpoint: to an account that holds less for its weight and will
@@ -10,7 +10,7 @@ An attempt gives way, once it ran its minimum time:
 There are no cycles. A class never preempts a higher one. An account gets devices back only while the other
 holds more than itself. And a session that preempted another one of its account stays ahead until it has ended,
 or fell behind by a level, which takes as much service again as it had; or until the other one has waited for
-all of its patience again (`order.patience_s`). So a session gives way at most once for each level of its
+all of its patience again (`order.patience_s`). So a session is preempted at most once for each level of its
 preemptors, and the loss is bounded by the minimum run time relative to the cost of one preemption.
 """
 

@@ -153,7 +153,7 @@ class Members:
                 continue
             except (StoreUnavailable, CommitUnknown) as error:
                 self._log.warning("member.store_unavailable", reason=str(error))
-                taken_since = None  # a lease outlives an outage, whoever holds it
+                taken_since = None  # a lease outlives an outage, whichever member holds it
             await self._clock.sleep(RETRY_S)
 
     async def _enter(self) -> Member | None:

@@ -57,7 +57,7 @@ class IdRange:
         yield from range(self.first, self.builds.start)
 
     def overlap(self, passwd: str, subordinate: Mapping[str, str]) -> str:
-        """Return who has ids of the range already, by the text of /etc/passwd and of files like /etc/subuid."""
+        """Describe an id of the range that is in use, by /etc/passwd and files like /etc/subuid, as texts; "" for none."""
         for line in passwd.splitlines():
             name, *fields = line.split(":")
             if len(fields) > 1 and fields[1].isdecimal() and self._meets(int(fields[1]), 1):

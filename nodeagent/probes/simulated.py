@@ -7,7 +7,7 @@ number, and is read again at each reading. Other lines are ignored.
 0 failed the fan stands still     it is withheld, with this text
 1 gone                            the driver no longer lists it
 2 cut 3                           MIG mode is on, with 3 instances
-3 idle                            it is idle, whoever uses it
+3 idle                            it is idle, also in use
 ```
 """
 

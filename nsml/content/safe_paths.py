@@ -1,4 +1,4 @@
-"""Access to files beneath one folder without following symbolic links.
+"""Access to files below one folder without following symbolic links.
 
 On systems with folder descriptors, each component is opened from its parent with O_NOFOLLOW,
 so nobody with write access to the folder can redirect us by swapping a component for a link. On

@@ -1,7 +1,7 @@
-"""Datasets and checkpoints while client, control plane, agent, database and bucket are killed at any moment: what is acknowledged is
-there, and whole, and in the end nothing takes room that nothing refers to.
+"""Kills of client, control plane, agent, database and bucket at any moment: acknowledged datasets and checkpoints are whole, and
+in the end unreferenced content takes no room.
 
-NSML_SEED repeats one seed; NSML_STORAGE_KILLS: how often one of them is killed. For more than some 60 times, pytest needs
+NSML_SEED repeats one seed; NSML_STORAGE_KILLS: number of kills. For more than some 60 times, pytest needs
 `-o faulthandler_timeout=7200`: it takes a test of over a quarter of an hour for one that hangs.
 """
 
@@ -202,7 +202,7 @@ class Campaign:
             self._kill[victim]()
 
     def _push(self, victim: str | None) -> None:
-        """Whoever is killed, the push or its repetition succeeds."""
+        """The push or its retry succeeds, whichever process is killed."""
         began = time.monotonic()
         push = ("dataset", "push", "t", str(self._tree))
         pushing = self._begin(*push)
@@ -339,7 +339,7 @@ def test_nor_when_its_database_or_its_bucket_is(
             proxy.heal()
 
         def lose_commits() -> None:
-            """They are done; who asked for them cannot know."""
+            """They are done, without an answer to the client."""
             before_database.lose_answers(b"COMMIT", chance.choice([1, 2, 5, 20]))
 
         def kill_all() -> None:

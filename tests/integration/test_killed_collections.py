@@ -1,8 +1,8 @@
-"""An object store whose control plane, database and bucket are killed again and again while versions come and go, what earlier
-versions stored is moved into packs, and garbage is collected and packs are copied together.
+"""Kills of an object store's control plane, database and bucket while versions come and go, loose blobs of earlier versions
+move into packs, garbage is collected and packs are copied together.
 
-What was acknowledged is whole, whatever is visible is whole, and in the end nothing takes room that nothing refers to.
-NSML_SEED repeats one seed; NSML_STORAGE_KILLS: how often one of them is killed.
+Acknowledged and visible content is whole, and in the end unreferenced content takes no room.
+NSML_SEED repeats one seed; NSML_STORAGE_KILLS: number of kills.
 """
 
 import asyncio
@@ -269,7 +269,7 @@ async def test_neither_is_lost_when_the_database_and_the_bucket_die(
             await asyncio.to_thread(postgres_server.start)
 
         async def cut_bucket(go_on: Callable[[], None]) -> None:
-            """As `kill_database`; or cut once, in the middle of what is said."""
+            """As `kill_database`; or cut once, in the middle of a message."""
             if chance.random() < 0.5:
                 proxy.cut(after_bytes=chance.randrange(1 << chance.randrange(21)))
                 go_on()

@@ -19,7 +19,7 @@ class _Way:
         """Bytes that are passed on still before it is cut; None: it is not."""
         self.is_lost = False
         self.is_answer_lost = False
-        """The next that its server says is not passed on: it is cut instead."""
+        """The server's next answer is not forwarded: the connection is cut instead."""
         self.writers: list[asyncio.StreamWriter] = []
 
     def take(self, data: bytes) -> bytes:
@@ -37,7 +37,7 @@ class _Way:
 class Proxy:
     """Between a client and a server, HOST:PORT or /PATH.
 
-    It passes on until it is told otherwise: `silence`, `lose`, `refuse`, `cut`, `lose_answers`, and `lag_s`, by which each part is
+    It forwards until one of these changes that: `silence`, `lose`, `refuse`, `cut`, `lose_answers`, and `lag_s`, by which each part is
     late; `heal` undoes them. What was cut or lost stays so.
 
     Args:
@@ -94,7 +94,7 @@ class Proxy:
                 way.cut()
 
     def lose_answers(self, request: bytes, count: int = 1) -> None:
-        """Cut the next connections that say `request`, each once the server has answered: that is not passed on."""
+        """Cut the next `count` connections that send `request`, each at the server's answer, which is not forwarded."""
         self._unanswered, self._unanswered_left = request, count
 
     def heal(self) -> None:
