@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 from collections import Counter
 from dataclasses import dataclass, replace
 from types import MappingProxyType
@@ -45,6 +46,21 @@ SETTLED_WITHIN_S: Final = 600.0
 
 MOST_HELD_DEVICES: Final = 1024
 """Limit for all ended attempts, in one record."""
+
+REPORTED_TOGETHER_S: Final = 1.0
+"""Exits reported within this time of the first have no known order: each node reports its own."""
+
+_KILLED: Final = frozenset(
+    128 + number
+    for number in (
+        signal.SIGILL,
+        signal.SIGBUS,
+        signal.SIGFPE,
+        signal.SIGKILL,
+        signal.SIGSEGV,
+    )
+)
+"""Exit codes of programs that did not end themselves. A program whose peer is gone raises an error, or aborts."""
 
 _ORDERED: Final = frozenset({Cause.STOP_REQUESTED, Cause.PREEMPTED})
 
@@ -402,7 +418,8 @@ def end_of(session: Session) -> End:
 
     A user's request before any bad exit: programs of a gang may fail because others are stopped,
     before they are stopped themselves. Otherwise the bad exit first reported to the leader: nodes'
-    clocks may differ by more than the time between two exits.
+    clocks may differ by more than the time between two exits. Among those reported together, that of
+    a program that was killed: the others may have failed because it was gone.
     """
     bad = [one for one in session.replicas if one.exit and one.exit.cause is not Cause.COMPLETED]
     own = [one for one in bad if one.exit and one.exit.cause is not Cause.GANG_MEMBER_FAILED]
@@ -412,7 +429,9 @@ def end_of(session: Session) -> End:
         candidates = stopped or candidates
     if not candidates:
         return End(cause=Cause.COMPLETED)
-    first = min(candidates, key=_when_ended)
+    since = min(one.heard_at for one in candidates)
+    together = [one for one in candidates if one.heard_at <= since + REPORTED_TOGETHER_S]
+    first = min(together, key=lambda one: (not _was_killed(one), _when_ended(one)))
     ended = first.exit or Exit(cause=Cause.NODE_LOST)
     message = ended.message
     if ended.cause is Cause.STOP_REQUESTED and session.stop and session.stop.asked_by:
@@ -420,6 +439,13 @@ def end_of(session: Session) -> End:
         how = message if message != session.stop.reason else ""
         message = "; ".join(filter(None, (session.stop.text(), how)))
     return End(cause=ended.cause, exit_code=ended.exit_code, rank=first.rank, message=message)
+
+
+def _was_killed(replica: Replica) -> bool:
+    if replica.exit is None:
+        return False
+    is_killed = replica.exit.exit_code in _KILLED and replica.exit.cause is Cause.PROGRAM_FAILED
+    return is_killed or replica.exit.cause is Cause.OUT_OF_MEMORY
 
 
 def _when_ended(replica: Replica) -> tuple[float, float, int]:

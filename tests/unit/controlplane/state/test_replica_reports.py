@@ -145,6 +145,27 @@ def test_the_exit_that_was_heard_first_is_the_cause_whatever_the_clocks_of_nodes
     assert (ended.state, ended.end.cause, ended.end.rank) == ("FAILED", Cause.OUT_OF_MEMORY, 1)
 
 
+@pytest.mark.parametrize(
+    ("within_s", "code", "cause", "rank"),
+    [
+        (0.5, 137, "PROGRAM_FAILED", 1),
+        (0.5, 139, "PROGRAM_FAILED", 1),
+        (0.5, 137, "OUT_OF_MEMORY", 1),
+        (0.5, 1, "PROGRAM_FAILED", 0),
+        (0.5, 134, "PROGRAM_FAILED", 0),  # libraries abort when a peer is gone
+        (1.5, 137, "PROGRAM_FAILED", 0),
+    ],
+)
+def test_of_exits_reported_together_that_of_a_killed_program_is_the_cause(
+    within_s: float, code: int, cause: str, rank: int
+) -> None:
+    script, one = running_gang()
+    script.say(one, "EXITED", 0, cause="PROGRAM_FAILED", exit_code=1)
+    script.now += within_s
+    ended = script.say(one, "EXITED", 1, node="b", cause=cause, exit_code=code)
+    assert ended.end.rank == rank
+
+
 def running_gang(**spec) -> tuple[Script, Session]:
     one = session(replicas=2, spec=spec)
     script = Script(node("a"), node("b"), one)
