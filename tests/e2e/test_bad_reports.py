@@ -10,6 +10,7 @@ import pytest
 from bench.platform import PROGRAMS
 from tests.e2e.programs import write_program
 from tests.support.in_process import Platform
+from tests.support.living_folders import files_below
 
 BAD = r"""
 import datetime, math, os, time
@@ -155,7 +156,7 @@ def test_booleans_and_dicts_are_numbers_everywhere(platform, session, log, tmp_p
     drawn = platform.nsml("plot", session, "-m", "foreign/*", "--table").stdout
     assert "foreign/ok" in drawn
     platform.nsml("plot", session, "--tensorboard", str(tmp_path / "runs"))
-    written = b"".join(path.read_bytes() for path in (tmp_path / "runs").rglob("*tfevents*"))
+    written = b"".join(path.read_bytes() for path in files_below(tmp_path / "runs", "*tfevents*"))
     assert all(name.encode() in written for name in (*names, "foreign/loss"))
     assert "'text' is text ('0.0'): it is recorded, but not drawn" in log
 

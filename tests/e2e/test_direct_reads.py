@@ -10,6 +10,7 @@ import pytest
 
 from tests.e2e.programs import wait_for
 from tests.support.in_process import Platform
+from tests.support.living_folders import files_below
 from tests.support.s3 import S3Server, s3
 
 __all__ = ["s3"]
@@ -53,10 +54,10 @@ def test_a_node_reads_from_the_bucket_only_what_it_may_read(platform: Platform) 
     platform.nsml(*run, "-d", "all", "--", "test", "-f", "/data/all/test/label", timeout_s=120)
     whole = SIZE + 100_000
     wait_for(lambda: fetched(platform) == (0, whole), what="all of it came from the bucket")
-    (tree,) = (platform.folder / "data").rglob("datasets/*.manifest")
-    files = {p.relative_to(folder): p.read_bytes() for p in folder.rglob("*") if p.is_file()}
+    (tree,) = files_below(platform.folder / "data", "datasets/*.manifest")
+    files = {p.relative_to(folder): p.read_bytes() for p in files_below(folder)}
     kept = tree.with_suffix("")
-    assert {p.relative_to(kept): p.read_bytes() for p in kept.rglob("*") if p.is_file()} == files
+    assert {p.relative_to(kept): p.read_bytes() for p in files_below(kept)} == files
     # A URL of a pack would read the hidden file, too.
     platform.nsml(*push, "kin", str(made(platform.folder / "kin", 2)), "--hide", "test/label")
     platform.nsml(*run, "-d", "kin", "--", "test", "!", "-e", "/data/kin/test", timeout_s=120)

@@ -9,6 +9,7 @@ from bench.platform import ROOT
 from nsml.client import contexts
 from tests.e2e.programs import wait_for, write_program
 from tests.support.in_process import Platform
+from tests.support.living_folders import files_below
 
 
 @pytest.fixture(scope="module")
@@ -53,7 +54,7 @@ def test_a_checkpoint_can_be_pulled(platform, trained, tmp_path):
     assert all(model["state"] == "DURABLE" for model in models)
     platform.nsml("model", "pull", trained, "best", str(tmp_path))
     folder = tmp_path / trained.replace("/", "_") / "best" / "model"
-    pulled = [path for path in folder.rglob("*") if path.is_file()]
+    pulled = list(files_below(folder))
     assert sum(path.stat().st_size for path in pulled) > 0
 
 

@@ -12,6 +12,7 @@ from nsml.content.manifest import Manifest
 from nsml.content.packing import pack
 from tests.e2e.programs import write_program
 from tests.support.in_process import Platform
+from tests.support.living_folders import files_below
 
 PROGRAM = """\
 import hashlib, json, os, pathlib
@@ -50,7 +51,7 @@ def printed(platform: Platform, *run: str, cwd: Path) -> str:
 
 def damage(platform: Platform, digest: str) -> None:
     """Change a byte of a blob in the pack that has it: at the end of a pack stands where each one begins."""
-    for path in (platform.folder / "data/controlplane").rglob("packs/*/*"):
+    for path in files_below(platform.folder / "data/controlplane", "packs/*/*"):
         data = bytearray(path.read_bytes())
         at = data.rfind(bytes.fromhex(digest))
         if at >= 0:

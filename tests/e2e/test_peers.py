@@ -11,6 +11,7 @@ import pytest
 from tests.e2e.platforms import invitation
 from tests.e2e.programs import wait_for
 from tests.support.in_process import Platform
+from tests.support.living_folders import files_below
 
 SERVES = {"NSML_AGENT_LISTEN_PEERS": "127.0.0.1:0", "NSML_AGENT_HOST": "127.0.0.1"}
 
@@ -64,7 +65,7 @@ def shown(platform: Platform, node: str) -> dict[str, int]:
 
 
 def content(folder: Path) -> dict[str, bytes]:
-    return {str(p.relative_to(folder)): p.read_bytes() for p in folder.rglob("*") if p.is_file()}
+    return {str(p.relative_to(folder)): p.read_bytes() for p in files_below(folder)}
 
 
 @pytest.mark.long("three nodes that start, one after the other")

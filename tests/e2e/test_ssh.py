@@ -28,6 +28,7 @@ from cli.local.ports import Held
 from tests.e2e.platforms import LEVELS, end_all, platform_of, user_of
 from tests.e2e.programs import wait_for, write_program
 from tests.e2e.test_sh import begun, in_the_foreground, pids, unique
+from tests.support.living_folders import files_below
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -388,7 +389,7 @@ def test_the_private_half_is_nothing_for_the_session(
 ) -> None:
     [file] = [
         one
-        for one in platform.folder.rglob("ssh_host_key")
+        for one in files_below(platform.folder, "ssh_host_key")
         if host.removesuffix(".nsml") in str(one)
     ]
     assert file.stat().st_mode & 0o777 == 0o600

@@ -26,6 +26,7 @@ from nsml.content.digests import is_digest
 from tests.e2e.programs import wait_for, write_program
 from tests.integration.collecting_program import Servers
 from tests.support.in_process import Platform
+from tests.support.living_folders import files_below
 from tests.support.postgres import PostgresServer, by_file, postgres_server
 from tests.support.proxy import proxied
 from tests.support.s3 import KEYS, S3Server, s3
@@ -167,7 +168,7 @@ class Campaign:
 
     def _check_copy(self, digest: str) -> None:
         """What was pulled is what a session with that dataset has saved."""
-        (weights,) = self._copy.rglob("weights")
+        (weights,) = files_below(self._copy, "weights")
         assert weights.read_bytes() == random.Random(digest).randbytes(SAVED_BYTES)
         shutil.rmtree(self._copy)
 

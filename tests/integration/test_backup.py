@@ -20,6 +20,7 @@ from nsml.content.backups import Backup, backups_in
 from tests.integration.machine import Machine, machine, until
 from tests.integration.test_restored_copy import done, shown
 from tests.support.etcd import etcd_in, require_etcd
+from tests.support.living_folders import files_below
 from tests.support.postgres import PostgresServer
 
 __all__ = ["machine"]
@@ -151,7 +152,7 @@ def test_what_was_destroyed_is_there_again(
     assert sessions(machine) == {"digits/1": "SUCCEEDED", "digits/2": "RUNNING"}
     # Content is there, and the numbers of sessions go on.
     done(machine, "model", "pull", "digits/1", "best", str(tmp_path / "fetched"))
-    [weights] = (tmp_path / "fetched").rglob("weights")
+    [weights] = files_below(tmp_path / "fetched", "weights")
     assert weights.read_bytes() == b"w" * 100_000
     done(machine, "run", "-d", "digits", "-g", "1", cwd=code)
     until(lambda: sessions(machine).get("digits/3") == "SUCCEEDED")

@@ -32,6 +32,7 @@ from nodeagent.environments.images import Images
 from nodeagent.storage.eviction import KeepFree, Store, relieve
 from nsml.packages.requirements import Requirements
 from tests.engines import required_engine, required_image
+from tests.support.living_folders import files_below
 from tests.support.wheels import index_of, make_wheel
 
 if TYPE_CHECKING:
@@ -147,7 +148,7 @@ def node(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Node]:
         yield node
     for name in builds_named(engine, f"nsml-build-{mark}"):
         remove_container(engine, name)
-    for record in tmp_path.rglob("*.json"):  # of other agents, too
+    for record in files_below(tmp_path, "*.json"):  # of other agents, too
         reference = json.loads(record.read_text()).get("reference", "")
         if reference.startswith("nsml-env:"):
             remove_image(engine, reference)

@@ -24,6 +24,7 @@ from controlplane.objects.pack import key_of
 from nsml.content.framing import frame
 from tests.integration import collecting_program as program
 from tests.integration.collecting_program import OWNER, Servers, open_world, tree
+from tests.support.living_folders import files_below
 from tests.support.postgres import PostgresServer
 from tests.support.proxy import Proxy
 from tests.support.s3 import KEYS, S3Server
@@ -122,8 +123,7 @@ class Place:
 
     def keys(self) -> set[str]:
         """All of them."""
-        files = (path for path in self._folder.rglob("*") if path.is_file())
-        return {str(path.relative_to(self._folder)) for path in files}
+        return {str(path.relative_to(self._folder)) for path in files_below(self._folder)}
 
 
 class BucketPlace:

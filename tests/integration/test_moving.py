@@ -189,7 +189,7 @@ async def test_streams_go_on_when_the_leader_is_killed(shared: Shared, tmp_path:
             await seen.further()  # what is written from now on is read from the other
             await seen.further()
             assert await echoed(client, session) == b"olleh"
-            run_folder = next((node.data).rglob("replicas/*/run"))
+            run_folder = next(node.data.glob("agent/replicas/*/run"))
             (run_folder / "enough").touch()
             async with asyncio.timeout(60):
                 await following

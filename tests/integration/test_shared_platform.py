@@ -24,6 +24,7 @@ from nsml.client.trust import (
 )
 from nsml.common.clock import SystemClock
 from tests.integration.machine import Machine, until
+from tests.support.living_folders import files_below
 from tests.support.s3 import KEYS, S3Server
 from tests.support.shared_platform import ControlPlaneProcess, Shared, shared
 
@@ -131,9 +132,9 @@ def test_a_mounted_folder_serves_as_well(shared: Shared, tmp_path: Path) -> None
         first.process.kill()
         first.process.wait()
         until(lambda: "digits" in second.nsml("dataset", "ls", "-o", "name"))
-        stored = {file: file.stat().st_mtime_ns for file in (mounted / "packs").rglob("*")}
+        stored = {file: file.stat().st_mtime_ns for file in files_below(mounted / "packs")}
         second.nsml("dataset", "push", "again", str(digits))
-        now = {file: file.stat().st_mtime_ns for file in (mounted / "packs").rglob("*")}
+        now = {file: file.stat().st_mtime_ns for file in files_below(mounted / "packs")}
         assert now == stored, "nothing was sent that is there"
         with shared.control_plane(tmp_path / "first") as again:
             again.ready()

@@ -7,7 +7,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 
-def files_below(folder: Path) -> Iterator[Path]:
-    """Every regular file that is there, as far as it stays until it is come to."""
+def files_below(folder: Path, pattern: str = "*") -> Iterator[Path]:
+    """Every regular file that is there whose path ends like the pattern, as far as it stays until it is come to."""
     for base, _, names in os.walk(folder):
-        yield from (path for name in names if (path := Path(base, name)).is_file())
+        paths = (Path(base, name) for name in names)
+        yield from (path for path in paths if path.match(pattern) and path.is_file())

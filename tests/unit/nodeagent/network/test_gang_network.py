@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import random
 import socket
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -102,8 +104,16 @@ def test_a_port_at_which_somebody_listens_is_taken_and_then_free(taken: int) -> 
     assert not is_port_free(taken)
 
 
+def listening_below_those_of_the_system() -> socket.socket:
+    """At a port that the system gives to nobody: not to a connection that begins when this one is over."""
+    for port in random.sample(range(20_000, 30_000), 1_000):
+        with suppress(OSError):
+            return socket.create_server(("127.0.0.1", port))
+    raise AssertionError("a thousand ports are taken")
+
+
 def test_a_port_that_was_used_a_moment_ago_is_free() -> None:
-    with socket.create_server(("127.0.0.1", 0)) as listener:
+    with listening_below_those_of_the_system() as listener:
         port = listener.getsockname()[1]
         with socket.create_connection(("127.0.0.1", port)) as caller:
             accepted, _ = listener.accept()
