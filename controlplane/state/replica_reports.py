@@ -60,7 +60,11 @@ _KILLED: Final = frozenset(
         signal.SIGSEGV,
     )
 )
-"""Exit codes of programs that did not end themselves. A program whose peer is gone raises an error, or aborts."""
+"""Exit codes of killed programs. A program that lost its peer raises an error or aborts instead."""
+
+_STOPPED_AT_A_LIMIT: Final = frozenset(
+    {Cause.OUT_OF_MEMORY, Cause.TIME_LIMIT, Cause.LIMIT_EXCEEDED}
+)
 
 _ORDERED: Final = frozenset({Cause.STOP_REQUESTED, Cause.PREEMPTED})
 
@@ -418,8 +422,8 @@ def end_of(session: Session) -> End:
 
     A user's request before any bad exit: programs of a gang may fail because others are stopped,
     before they are stopped themselves. Otherwise the bad exit first reported to the leader: nodes'
-    clocks may differ by more than the time between two exits. Among those reported together, that of
-    a program that was killed: the others may have failed because it was gone.
+    clocks may differ by more than the time between two exits. Among those reported together, a program
+    that was killed or stopped at a limit: the others may have failed because it was gone.
     """
     bad = [one for one in session.replicas if one.exit and one.exit.cause is not Cause.COMPLETED]
     own = [one for one in bad if one.exit and one.exit.cause is not Cause.GANG_MEMBER_FAILED]
@@ -431,7 +435,7 @@ def end_of(session: Session) -> End:
         return End(cause=Cause.COMPLETED)
     since = min(one.heard_at for one in candidates)
     together = [one for one in candidates if one.heard_at <= since + REPORTED_TOGETHER_S]
-    first = min(together, key=lambda one: (not _was_killed(one), _when_ended(one)))
+    first = min(together, key=lambda one: (_may_follow(one), _when_ended(one)))
     ended = first.exit or Exit(cause=Cause.NODE_LOST)
     message = ended.message
     if ended.cause is Cause.STOP_REQUESTED and session.stop and session.stop.asked_by:
@@ -441,11 +445,12 @@ def end_of(session: Session) -> End:
     return End(cause=ended.cause, exit_code=ended.exit_code, rank=first.rank, message=message)
 
 
-def _was_killed(replica: Replica) -> bool:
-    if replica.exit is None:
+def _may_follow(replica: Replica) -> bool:
+    """Whether it may have ended because another replica was gone."""
+    if replica.exit is None or replica.exit.cause in _STOPPED_AT_A_LIMIT:
         return False
-    is_killed = replica.exit.exit_code in _KILLED and replica.exit.cause is Cause.PROGRAM_FAILED
-    return is_killed or replica.exit.cause is Cause.OUT_OF_MEMORY
+    is_killed = replica.exit.cause is Cause.PROGRAM_FAILED and replica.exit.exit_code in _KILLED
+    return not is_killed
 
 
 def _when_ended(replica: Replica) -> tuple[float, float, int]:

@@ -151,12 +151,16 @@ def test_the_exit_that_was_heard_first_is_the_cause_whatever_the_clocks_of_nodes
         (0.5, 137, "PROGRAM_FAILED", 1),
         (0.5, 139, "PROGRAM_FAILED", 1),
         (0.5, 137, "OUT_OF_MEMORY", 1),
+        (0.5, 137, "LIMIT_EXCEEDED", 1),
+        (0.5, 143, "TIME_LIMIT", 1),
         (0.5, 1, "PROGRAM_FAILED", 0),
         (0.5, 134, "PROGRAM_FAILED", 0),  # libraries abort when a peer is gone
+        (0.5, 1, "DATA_FAILED", 0),
         (1.5, 137, "PROGRAM_FAILED", 0),
+        (1.5, 143, "TIME_LIMIT", 0),
     ],
 )
-def test_of_exits_reported_together_that_of_a_killed_program_is_the_cause(
+def test_of_exits_reported_together_a_killed_or_limited_program_is_the_cause(
     within_s: float, code: int, cause: str, rank: int
 ) -> None:
     script, one = running_gang()
