@@ -7,7 +7,6 @@ import re
 import signal
 import subprocess
 from collections.abc import Iterator
-from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -16,6 +15,7 @@ from bench.platform import PROGRAMS
 from tests.e2e.platforms import LEVELS, platform_of, user_of
 from tests.e2e.programs import wait_for, write_program
 from tests.support.in_process import Platform
+from tests.support.living_folders import sizes_below
 
 BIG = 200 << 20
 PROGRAM = f"""\
@@ -63,11 +63,7 @@ def killed_copy(platform: Platform, partial: Path, *arguments: str) -> int:
     process = subprocess.Popen([str(PROGRAMS / "nsml"), "cp", *arguments], env=platform.environment)
 
     def written() -> int:
-        sizes = [0]
-        for one in partial.glob("**/.nsml-cp-*"):
-            with suppress(FileNotFoundError):  # it is whole by now
-                sizes.append(one.stat().st_size)
-        return max(sizes)
+        return max(sizes_below(partial, ".nsml-cp-*"), default=0)
 
     wait_for(lambda: written() > 4 << 20 or process.poll() is not None, what="it is under way")
     process.send_signal(signal.SIGKILL)

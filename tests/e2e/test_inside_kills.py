@@ -20,6 +20,7 @@ from tests.e2e.programs import wait_for, write_program
 from tests.e2e.test_relay import away, is_relayed, relay_of
 from tests.e2e.test_sh import BROKEN, Endless, begun, pids, unique
 from tests.support.in_process import Platform
+from tests.support.living_folders import sizes_below
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -141,8 +142,7 @@ class Inside:
         return process
 
     def _copied(self) -> int:
-        parts = self._out.parent.glob(".nsml-cp-*")
-        return max((one.stat().st_size for one in parts), default=0)
+        return max(sizes_below(self._out.parent, ".nsml-cp-*"), default=0)
 
     def visitors(self) -> list[str]:
         """The services that somebody uses, as `nsml top` shows them."""

@@ -27,6 +27,7 @@ from nsml.content.manifest import ChunkRef, Entry, build
 from nsml.v1 import content_pb2
 from tests.integration.test_killed_fetches import Killing, check_named, made
 from tests.support import disks
+from tests.support.living_folders import sizes_below
 
 
 class Holding(Killing):
@@ -70,8 +71,7 @@ async def agent(
 
 def written(folder: Path) -> int:
     """How many small files with content a fetch has made so far."""
-    files = folder.glob("trees/.*.unfinished/[0-9]/*")
-    return sum(one.stat().st_size > 0 for one in files)
+    return sum(size > 0 for size in sizes_below(folder, "trees/.*.unfinished/[0-9]/*"))
 
 
 async def has_it(process: asyncio.subprocess.Process) -> str:
