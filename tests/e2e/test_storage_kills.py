@@ -1,8 +1,8 @@
 """Kills of client, control plane, agent, database and bucket at any moment: acknowledged datasets and checkpoints are whole, and
 in the end unreferenced content takes no room.
 
-NSML_SEED repeats one seed; NSML_STORAGE_KILLS: number of kills. For more than some 60 times, pytest needs
-`-o faulthandler_timeout=7200`: it takes a test of over a quarter of an hour for one that hangs.
+NSML_SEED repeats one seed; NSML_STORAGE_KILLS: number of kills. More than about 60 need
+`-o faulthandler_timeout=7200`: pytest ends a test after a quarter of an hour.
 """
 
 import hashlib
@@ -34,11 +34,10 @@ from tests.support.s3 import KEYS, S3Server, s3
 __all__ = ["postgres_server", "s3"]
 
 KILLS = int(os.environ.get("NSML_STORAGE_KILLS", "6"))
-LONGEST_AWAY_S = 20.0
-"""Of a server that was killed."""
+LONGEST_OUTAGE_S = 20.0
 SAVED_BYTES = 3 << 20
 EVICTING = {"NSML_AGENT_KEEP_FREE_SHARE": "0.999", "NSML_AGENT_KEEP_FREE_BYTES": str(1 << 60)}
-"""An agent with these is always short of room: what nobody uses goes at its next look."""
+"""Settings with which an agent is always short of room: it evicts unused content at its next check."""
 
 PROGRAM = f"""\
 import hashlib, pathlib, random, nsml
@@ -63,7 +62,7 @@ save(made)
 
 
 def change(tree: Path, chance: random.Random) -> None:
-    """Some new files, some other content, some files less, and a few bytes more in the middle of a large one."""
+    """Add, change and remove some files, and insert a few bytes in the middle of a large one."""
     for _ in range(150):
         path = tree / str(chance.randrange(10)) / f"{chance.randrange(60)}.bin"
         path.parent.mkdir(exist_ok=True)
@@ -86,10 +85,10 @@ def digest_of(tree: Path) -> str:
 
 
 class Campaign:
-    """Pushes, sessions and evictions, in each of which somebody may be killed; and what there has to be afterwards.
+    """Pushes, sessions, evictions and removals, each with a kill, and checks of the result.
 
     Args:
-        servers: kills these servers, or all there is, and has them back.
+        servers: functions that each kill something and start it again, by name.
     """
 
     def __init__(
@@ -121,10 +120,10 @@ class Campaign:
         self._versions: dict[int, str] = {}
         self._sessions: dict[str, str] = {}
         self._made: list[str] = []
-        """By each session, also those that were removed since."""
+        """Digests of the dataset that each session read, also of removed sessions."""
 
     def run(self, kills: int) -> None:
-        """Kill so often, in a random order in which each of them comes as often as the others, at each moment."""
+        """Kill this many times: each victim at each moment equally often, in random order."""
         left: list[tuple[str, str]] = []
         for number in range(kills):
             if not left:
@@ -142,7 +141,7 @@ class Campaign:
             self.killed[f"{moment} {victim}"] += 1
 
     def check(self) -> None:
-        """Everything that was acknowledged is there, and nothing is damaged."""
+        """Check that all acknowledged content is there, and nothing is damaged."""
         nsml = self.platform.nsml
         listed = self.platform.json("dataset", "versions", "t")["items"]
         # A push that was repeated has made one version, and what was removed is gone.
@@ -167,7 +166,7 @@ class Campaign:
         assert self._evicted() >= len(self._sessions) // 2
 
     def _check_copy(self, digest: str) -> None:
-        """What was pulled is what a session with that dataset has saved."""
+        """Check that the pulled files are those that a session with that dataset saves."""
         (weights,) = files_below(self._copy, "weights")
         assert weights.read_bytes() == random.Random(digest).randbytes(SAVED_BYTES)
         shutil.rmtree(self._copy)
@@ -180,8 +179,8 @@ class Campaign:
         self.platform.nsml("dataset", "rm", "-y", *names, timeout_s=300)
 
     @property
-    def sessions(self) -> int:
-        """How many there were; all have ended."""
+    def session_count(self) -> int:
+        """Number of sessions that are not removed; all have ended."""
         return len(self._sessions)
 
     def _restart(self, program: str) -> None:
@@ -241,12 +240,12 @@ class Campaign:
         self._made.append(digest)
 
     def _evicted(self) -> int:
-        """How many trees of datasets the agent has evicted."""
+        """Return the number of dataset trees evicted by the agent."""
         log = (self.platform.folder / "data" / "agent.log").read_text(errors="replace")
         return sum("disk.relieved" in line and '"dataset"' in line for line in log.splitlines())
 
     def _remove(self, victim: str) -> None:
-        """The newest session, or version: it is gone after the removal or its repetition."""
+        """Remove the newest session or version: it is gone after the removal or its retry."""
         if self._chance.random() < 0.5:
             session, _ = self._sessions.popitem()
             removal: tuple[str, ...] = ("rm", "-y", session)
@@ -258,16 +257,16 @@ class Campaign:
         self._strike(victim, removing)
         removing.wait(timeout=300)
         if removing.returncode:
-            # It is not found where the first one did it; `check` sees whether it is gone.
+            # NotFound if the first one succeeded; `check` verifies that it is gone.
             self.platform.nsml(*removal, check=False, timeout_s=300)
 
     def _trees(self) -> set[str]:
-        """What the agent's folder of datasets has, also what is on its way out."""
+        """Return the names in the agent's dataset folder, also those being removed."""
         folder = self.platform.folder / "data/agent/datasets"
         return {path.name for path in folder.iterdir()}
 
     def _kill_as_it_evicts(self) -> None:
-        """The agent, as the newest tree goes; where that has gone already, at any moment."""
+        """Kill the agent while it evicts the newest tree, or at any moment if that is gone already."""
         here = {name for name in self._trees() if is_digest(name)}
         ends_at = time.monotonic() + 60
         while here <= self._trees() and here:
@@ -310,7 +309,7 @@ def test_nor_when_its_database_or_its_bucket_is(
             simulate_gpus=2,
             options=[
                 "--history",
-                by_file(postgres_server.by_way_of(before_database.address, url), tmp_path),
+                by_file(postgres_server.url_through(before_database.address, url), tmp_path),
             ],
             environment={
                 **EVICTING,
@@ -323,8 +322,8 @@ def test_nor_when_its_database_or_its_bucket_is(
     ):
 
         def away_s() -> float:
-            """Mostly short, and now and then longer than calls wait."""
-            return LONGEST_AWAY_S * chance.random() ** 4
+            """Return a duration: mostly short, sometimes longer than the timeout of calls."""
+            return LONGEST_OUTAGE_S * chance.random() ** 4
 
         def kill_database() -> None:
             postgres_server.kill()
@@ -340,7 +339,7 @@ def test_nor_when_its_database_or_its_bucket_is(
             proxy.heal()
 
         def lose_commits() -> None:
-            """They are done, without an answer to the client."""
+            """Drop the answers of commits, which are done."""
             before_database.lose_answers(b"COMMIT", chance.choice([1, 2, 5, 20]))
 
         def kill_all() -> None:
@@ -365,7 +364,7 @@ def test_nor_when_its_database_or_its_bucket_is(
             return int(value)
 
         def collect() -> None:
-            """Collect until nothing is left to collect, on a clock that runs ahead, while the platform is down."""
+            """Collect until nothing is left to collect, on an advanced clock."""
             term = asked("SELECT value FROM properties WHERE name = 'term'")
             Servers(
                 history=url,
@@ -378,7 +377,9 @@ def test_nor_when_its_database_or_its_bucket_is(
             subprocess.run([*program, str(tmp_path), "0", "0"], cwd=ROOT, timeout=600, check=True)
 
         count = "SELECT count(*) FROM sessions"
-        wait_for(lambda: asked(count) == campaign.sessions, what="the database has all sessions")
+        wait_for(
+            lambda: asked(count) == campaign.session_count, what="the database has all sessions"
+        )
         with stopped(platform):
             collect()
         campaign.check()
@@ -390,7 +391,7 @@ def test_nor_when_its_database_or_its_bucket_is(
 
 @contextmanager
 def stopped(platform: Platform) -> Iterator[None]:
-    """Stop the platform, and have it back."""
+    """Stop the platform, and start it again after the block."""
     platform.nsml("down", "-y", timeout_s=120)
     yield
     platform.up()

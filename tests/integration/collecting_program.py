@@ -2,13 +2,12 @@
 
 Usage: python -m tests.integration.collecting_program FOLDER SEED MOMENT [--ask]
 
-A moment is a write of the database or the bucket, or a file that is opened for writing, renamed or removed. At the given one the
-process is gone, as by kill -9; 0: it does not die, and ends with 0 once nothing is left to collect. With --ask it stands still
-there, says "moment", and reads from a line of its input how many moments later the next one is. The clock is the folder's own:
-it goes a grace ahead whenever nothing is on its way from being found present to being referred to.
+A moment is a write to the database or the bucket, or a file that is opened for writing, renamed or removed. At moment number
+MOMENT the process kills itself (SIGKILL); 0: it runs until nothing is left to collect, and exits with 0. With --ask it stops there
+instead, prints "moment", and reads from stdin after how many moments to stop again. The clock belongs to the folder: it advances by
+the grace period whenever no content is between the check that it is present and the reference to it.
 
-The database and the objects are in the folder too, unless `Servers` was written there. While a server is away, what was begun is
-tried again until it succeeds.
+Database and objects are in the folder, unless a `Servers` record is there. Operations are retried while a server is unavailable.
 """
 
 import asyncio
@@ -53,11 +52,11 @@ T = TypeVar("T")
 
 
 class Servers(msgspec.Struct, frozen=True, kw_only=True):
-    """What keeps the database and the objects.
+    """Servers with the database and the objects of a folder.
 
     Attributes:
-        keys: variables of the environment with those of the bucket.
-        term: of the last leader that has written to the database.
+        keys: environment variables with the keys of the bucket.
+        term: the term of the last leader that wrote to the database.
     """
 
     history: str
@@ -67,12 +66,12 @@ class Servers(msgspec.Struct, frozen=True, kw_only=True):
     term: int = 1
 
     def write(self, folder: Path) -> None:
-        """Have whatever opens the folder use them."""
+        """Write the record: later runs in this folder use the servers."""
         (folder / "servers.json").write_bytes(msgspec.json.encode(self))
 
     @classmethod
     def read(cls, folder: Path) -> "Servers | None":
-        """Those of a folder, if it has any."""
+        """Return the servers of a folder; None: its own files."""
         file = folder / "servers.json"
         return msgspec.json.decode(file.read_bytes(), type=cls) if file.exists() else None
 
@@ -113,7 +112,7 @@ class FolderClock(SystemClock):
 
     @property
     def ahead_s(self) -> float:
-        """How far it is ahead."""
+        """How far it is ahead of the machine's clock, in seconds."""
         return self._ahead_s
 
     def advance(self, by_s: float) -> None:
@@ -125,7 +124,7 @@ class FolderClock(SystemClock):
 
 
 class _AheadDialect(PostgresDialect):
-    """The server's clock, as far ahead as the folder's."""
+    """The server's clock, advanced like the folder's."""
 
     def __init__(self, clock: FolderClock) -> None:
         self._clock = clock
@@ -229,13 +228,13 @@ def die() -> int:
 
 
 def ask() -> int:
-    """Stand still until the test says how many moments later this is called again."""
+    """Stop until the test sends the number of moments until the next call."""
     say("moment")
     return int(sys.stdin.readline())
 
 
 def at_moment(moment: int, act: Callable[[], int]) -> None:
-    """Have `act` called at a moment from here on; it says how many later it is called again."""
+    """Call `act` at a moment from now on; it returns the number of moments until the next call."""
     left = moment
 
     def count() -> None:
@@ -262,7 +261,7 @@ def at_moment(moment: int, act: Callable[[], int]) -> None:
 def _counting(
     done: Callable[..., Awaitable[Any]], count: Callable[[], None]
 ) -> Callable[..., Awaitable[Any]]:
-    """The same, with a moment before it and one after."""
+    """Add a moment before a method and one after it."""
 
     async def counted(*arguments: Any, **options: Any) -> Any:
         count()
@@ -273,11 +272,11 @@ def _counting(
     return counted
 
 
-async def insist(attempt: Callable[[], Awaitable[T]]) -> T:
-    """Try again while a server is away."""
+async def retried(call: Callable[[], Awaitable[T]]) -> T:
+    """Retry a call while a server is unavailable."""
     while True:
         try:
-            return await attempt()
+            return await call()
         except Unavailable:
             say("refused")
             await asyncio.sleep(0.05)
@@ -288,12 +287,12 @@ async def change(world: World, chance: random.Random) -> None:
     while True:
         name, seed = f"d{chance.randrange(NAMES)}", chance.randrange(1_000)
         if chance.random() < 0.6:
-            await insist(partial(world.refer, name, seed))
+            await retried(partial(world.refer, name, seed))
             say("made", name, str(seed))
         else:
             say("removing", name)
             remove = partial(world.history.catalogue.remove_dataset, OWNER, name)
-            await insist(partial(remove, at=world.clock.time()))
+            await retried(partial(remove, at=world.clock.time()))
         # Else nearly all moments are the writer's, and few fall into a look.
         await asyncio.sleep(0.05)
 
@@ -301,7 +300,7 @@ async def change(world: World, chance: random.Random) -> None:
 async def collect(world: World) -> None:
     """Look and look again, for ever."""
     while True:
-        await insist(world.collect)
+        await retried(world.collect)
         say("collected")
 
 
@@ -313,7 +312,7 @@ async def main() -> None:
         if not asks:
             at_moment(moment, die)
         world = await open_world(folder)
-        if asks:  # it does not open while a server is away
+        if asks:  # opening is not retried: no server is killed before
             at_moment(moment, ask)
         async with asyncio.TaskGroup() as tasks:
             tasks.create_task(change(world, random.Random(seed)))

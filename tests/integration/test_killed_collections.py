@@ -38,16 +38,16 @@ NAMES = [f"d{number}" for number in range(program.NAMES)] + [f"old{seed}" for se
 
 MAINTAINED = ("moved_in", "adopted", "copied", "removed")
 NEVER = 1 << 60
-"""A moment that does not come."""
-SERVERS_A_RUN, SOON = 5, 60
-"""So many servers are killed in one run, one so many moments after the other at most."""
-AWAY_S = 4.0
-"""At most."""
-PATIENCE_S = 120.0
+"""More moments than any run has."""
+KILLED_PER_RUN = 5
+"""Servers killed in one run of the program."""
+MOST_MOMENTS_BETWEEN = 60
+LONGEST_OUTAGE_S = 4.0
+TIMEOUT_S = 120.0
 
 
 class Run:
-    """A run of the program, and what it has said: word and names."""
+    """A run of the program; `said`: its messages, each a word and names."""
 
     def __init__(self, process: asyncio.subprocess.Process) -> None:
         self.process = process
@@ -59,7 +59,7 @@ class Run:
         assert self.process.stdout is not None
         async for line in self.process.stdout:
             words = line.decode().split()
-            # The rest is the log, which says what maintenance has done: NAME=COUNT.
+            # All other lines are its log, with counts of maintenance as NAME=COUNT.
             facts = dict(word.split("=", 1) for word in words if "=" in word)
             self.said += [[one] for one in MAINTAINED if facts.get(one, "0") != "0"]
             if words and words[0] in {"made", "removing", "collected", "refused"}:
@@ -67,33 +67,33 @@ class Run:
             elif words == ["moment"]:
                 self._moments.release()
 
-    async def says(self, *words: str) -> None:
-        """Wait until it has said all of these words, from now on."""
+    async def wait_for(self, *words: str) -> None:
+        """Wait for new messages with all of these words."""
         start = len(self.said)
-        async with asyncio.timeout(PATIENCE_S):
+        async with asyncio.timeout(TIMEOUT_S):
             while not set(words) <= {said[0] for said in self.said[start:]}:
-                assert not self._reading.done(), f"it ended before it said {words}"
+                assert not self._reading.done(), f"it ended without {words}"
                 await asyncio.sleep(0.02)
 
-    async def stands_still(self) -> None:
-        """Wait until it stands still at a moment."""
-        async with asyncio.timeout(PATIENCE_S):
+    async def wait_at_moment(self) -> None:
+        """Wait until it stops at a moment."""
+        async with asyncio.timeout(TIMEOUT_S):
             await self._moments.acquire()
 
-    def go_on(self, moment: int) -> None:
-        """Let it go on from there, until it stands still so many moments later."""
+    def resume(self, moments: int) -> None:
+        """Let it continue from there, until it stops again after this number of moments."""
         assert self.process.stdin is not None
-        self.process.stdin.write(f"{moment}\n".encode())
+        self.process.stdin.write(f"{moments}\n".encode())
 
     async def end(self) -> int:
-        """Wait until it has died or ended; its exit code."""
+        """Wait for its end; return the exit code."""
         await self._reading
         return await self.process.wait()
 
 
 @asynccontextmanager
 async def running(folder: Path, seed: int, moment: int, *options: str) -> AsyncIterator[Run]:
-    """A run that is killed at the end of the block, unless it has ended before."""
+    """Start a run; it is killed at the end of the block if it has not ended."""
     process = await asyncio.create_subprocess_exec(
         *(sys.executable, "-m", "tests.integration.collecting_program"),
         *(str(folder), str(seed), str(moment), *options),
@@ -110,24 +110,24 @@ async def running(folder: Path, seed: int, moment: int, *options: str) -> AsyncI
 
 
 class Place:
-    """Where a world's objects are, as files by key."""
+    """The object store as plain files by key, in a folder."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder / "objects"
 
     def put(self, key: str, data: bytes) -> None:
-        """Write one past the object store."""
+        """Write a file, bypassing the object store."""
         path = self._folder / key
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_bytes(data)
 
     def keys(self) -> set[str]:
-        """All of them."""
+        """Return all keys."""
         return {str(path.relative_to(self._folder)) for path in files_below(self._folder)}
 
 
 class BucketPlace:
-    """The same in a bucket."""
+    """The object store as plain files by key, in a bucket."""
 
     def __init__(self, server: S3Server, bucket: str) -> None:
         self._server, self._bucket = server, bucket
@@ -142,7 +142,7 @@ class BucketPlace:
 
 
 async def begin(folder: Path, place: Place | BucketPlace) -> None:
-    """As an earlier version left it: each blob a file; the trees of three datasets, and of none, one of these aside."""
+    """Create loose blobs as an earlier version did: trees of three datasets, and two unreferenced ones, one of them put aside."""
     for seed, under in [*((one, NAMED) for one in [*OLD, -4]), (-5, ASIDE)]:
         for digest, data in tree(seed)[1].items():
             place.put(f"{under}/{digest[:2]}/{digest[2:]}", frame(data))
@@ -153,7 +153,7 @@ async def begin(folder: Path, place: Place | BucketPlace) -> None:
 
 
 async def visible(folder: Path) -> dict[str, set[str]]:
-    """The trees of all versions there are, by dataset; each was read, and is whole."""
+    """Return the trees of all versions, by dataset, after reading and checking each."""
     world = await open_world(folder)
     found = {}
     for name in NAMES:
@@ -172,7 +172,7 @@ async def visible(folder: Path) -> dict[str, set[str]]:
 
 
 async def check_room(folder: Path, place: Place | BucketPlace, left: set[str]) -> None:
-    """Everything that is stored belongs to one of the trees."""
+    """Check that all stored content belongs to one of the trees."""
     world = await open_world(folder)
     wanted = {digest for one in left for digest in tree(int(one))[1]}
     assert {blob.digest async for blob in world.objects.list()} == wanted
@@ -188,7 +188,7 @@ async def check_room(folder: Path, place: Place | BucketPlace, left: set[str]) -
 
 
 class Kept:
-    """What has to be there: trees by dataset; and how often the program has done what."""
+    """The trees that must exist, by dataset, and counts of the program's messages."""
 
     def __init__(self) -> None:
         self.needed: dict[str, set[str]] = defaultdict(
@@ -197,7 +197,7 @@ class Kept:
         self.done: Counter[str] = Counter()
 
     def note(self, said: list[list[str]]) -> None:
-        """Take in what a run has said."""
+        """Add the messages of a run."""
         for word, *names in said:
             self.done[word] += 1
             if word == "made":
@@ -206,14 +206,14 @@ class Kept:
                 self.needed[names[0]].clear()
 
     async def check(self, folder: Path) -> set[str]:
-        """All of it is visible, and all that is visible is whole: these trees."""
+        """Check that all of them are visible, and all visible trees whole; return the visible ones."""
         found = await visible(folder)
         for name, wanted in self.needed.items():
             assert wanted <= found[name], name
         return set().union(*found.values())
 
     async def end(self, folder: Path, place: Place | BucketPlace) -> None:
-        """What is left, once nothing is left to collect, and that it did what it was killed in."""
+        """Collect until nothing is left to collect; check the rest, and that the killed runs did work."""
         async with running(folder, 0, 0) as run:
             assert await run.end() == 0
         await check_room(folder, place, await self.check(folder))
@@ -252,37 +252,37 @@ async def test_neither_is_lost_when_the_database_and_the_bucket_die(
         Proxy(f"127.0.0.1:{postgres_server.port}") as before_database,
     ):
         Servers(
-            history=postgres_server.by_way_of(before_database.address, postgres_database),
+            history=postgres_server.url_through(before_database.address, postgres_database),
             objects=f"s3://{bucket}/p",
             endpoint=f"http://{proxy.address}",
             keys=dict(KEYS),
         ).write(tmp_path)
 
-        async def kill_database(go_on: Callable[[], None]) -> None:
-            """At the moment, or while what comes next is on its way."""
+        async def kill_database(resume: Callable[[], None]) -> None:
+            """Kill it while the program stands at the moment, or while it continues."""
             killing = asyncio.create_task(asyncio.to_thread(postgres_server.kill))
             if chance.random() < 0.5:
                 await killing
-            go_on()
+            resume()
             await killing
-            await asyncio.sleep(AWAY_S * chance.random() ** 3)
+            await asyncio.sleep(LONGEST_OUTAGE_S * chance.random() ** 3)
             await asyncio.to_thread(postgres_server.start)
 
-        async def cut_bucket(go_on: Callable[[], None]) -> None:
-            """As `kill_database`; or cut once, in the middle of a message."""
+        async def cut_bucket(resume: Callable[[], None]) -> None:
+            """Refuse connections for a while; or cut them once, in the middle of a message."""
             if chance.random() < 0.5:
                 proxy.cut(after_bytes=chance.randrange(1 << chance.randrange(21)))
-                go_on()
+                resume()
                 return
             proxy.refuse()
-            go_on()
-            await asyncio.sleep(AWAY_S * chance.random() ** 3)
+            resume()
+            await asyncio.sleep(LONGEST_OUTAGE_S * chance.random() ** 3)
             proxy.heal()
 
-        async def lose_commits(go_on: Callable[[], None]) -> None:
-            """They are done; who asked for them cannot know."""
+        async def lose_commits(resume: Callable[[], None]) -> None:
+            """Drop the answers: the commits are done, but the client cannot know."""
             before_database.lose_answers(b"COMMIT", chance.choice([1, 1, 1, 2, 5]))
-            go_on()
+            resume()
 
         servers = {"database": kill_database, "bucket": cut_bucket, "commit": lose_commits}
         await begin(tmp_path, place)
@@ -292,16 +292,18 @@ async def test_neither_is_lost_when_the_database_and_the_bucket_die(
                 assert await run.end() == -signal.SIGKILL
             killed["program"] += 1
             kept.note(run.said)
-            moment = chance.randrange(1, SOON)
+            moment = chance.randrange(1, MOST_MOMENTS_BETWEEN)
             async with running(tmp_path, chance.randrange(1 << 30), moment, "--ask") as run:
-                for victim in chance.choices(sorted(servers), k=SERVERS_A_RUN):
-                    await run.stands_still()
-                    await servers[victim](partial(run.go_on, chance.randrange(1, SOON)))
+                for victim in chance.choices(sorted(servers), k=KILLED_PER_RUN):
+                    await run.wait_at_moment()
+                    await servers[victim](
+                        partial(run.resume, chance.randrange(1, MOST_MOMENTS_BETWEEN))
+                    )
                     killed[victim] += 1
-                await run.stands_still()
+                await run.wait_at_moment()
                 before_database.heal()
-                run.go_on(NEVER)
-                await run.says("made", "collected")
+                run.resume(NEVER)
+                await run.wait_for("made", "collected")
             kept.note(run.said)
             print(dict(killed), dict(kept.done), flush=True)
             await kept.check(tmp_path)

@@ -122,8 +122,8 @@ class PostgresServer:
         plain = f"postgresql://{USER}:{self.password}@127.0.0.1:{self.port}/{database}"
         return f"{plain}?{query}" if query else plain
 
-    def by_way_of(self, address: str, url: str) -> str:
-        """The URL of a database of this server, by way of a proxy at HOST:PORT."""
+    def url_through(self, address: str, url: str) -> str:
+        """Return the URL of a database of this server, through a proxy at HOST:PORT."""
         return url.replace(f"@127.0.0.1:{self.port}/", f"@{address}/")
 
     def make(self) -> None:
@@ -294,7 +294,7 @@ class PostgresServer:
 
 
 def by_file(url: str, folder: Path) -> str:
-    """The same database, with its password in a file in `folder`."""
+    """Return the URL of the same database with its password in a file in `folder`."""
     parts = urlsplit(url)
     file = folder / "pgpass"
     file.write_text(f"{parts.hostname}:{parts.port}:*:{parts.username}:{parts.password}\n")

@@ -19,7 +19,7 @@ class _Way:
         """Bytes that are passed on still before it is cut; None: it is not."""
         self.is_lost = False
         self.is_answer_lost = False
-        """The server's next answer is not forwarded: the connection is cut instead."""
+        """The connection is cut at the server's next answer, which is not forwarded."""
         self.writers: list[asyncio.StreamWriter] = []
 
     def take(self, data: bytes) -> bytes:
@@ -37,8 +37,8 @@ class _Way:
 class Proxy:
     """Between a client and a server, HOST:PORT or /PATH.
 
-    It forwards until one of these changes that: `silence`, `lose`, `refuse`, `cut`, `lose_answers`, and `lag_s`, by which each part is
-    late; `heal` undoes them. What was cut or lost stays so.
+    It forwards everything, except after `silence`, `lose`, `refuse`, `cut` and `lose_answers`, and delays each part by `lag_s`;
+    `heal` undoes them. Connections that were cut, and lost bytes, stay so.
 
     Args:
         port: where it listens; 0: any free one.
@@ -166,7 +166,7 @@ class Proxy:
 
 
 class ThreadedProxy:
-    """A proxy for a test without a loop; made by `proxied`."""
+    """A proxy for tests without an event loop; see `proxied`."""
 
     def __init__(self, proxy: Proxy, loop: asyncio.AbstractEventLoop) -> None:
         self._proxy, self._loop = proxy, loop
@@ -191,7 +191,7 @@ class ThreadedProxy:
 
 @contextlib.contextmanager
 def proxied(target: str) -> Iterator[ThreadedProxy]:
-    """A proxy in a thread of its own."""
+    """Run a proxy in its own thread."""
     loop = asyncio.new_event_loop()
     thread = threading.Thread(target=loop.run_forever, name="proxy")
     thread.start()
