@@ -127,9 +127,11 @@ class AgentServicer(agents_pb2_grpc.AgentServiceServicer):
                 async for response in relayed:
                     yield response
             return
-        if not term:
-            raise NotLeader(self._core.leading.leader_address())
         said = aiter(requests)
+        if not term:
+            # gRPC's client loses the status of a call that ends while it is sending: let it finish.
+            await anext(said, None)
+            raise NotLeader(self._core.leading.leader_address())
         link = await self._register(who, said, term)
         reading = asyncio.create_task(self._read(link, said), name="control.read")
         reading.add_done_callback(lambda done: _ended(link, done))
