@@ -14,7 +14,7 @@ import subprocess
 import sys
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from urllib.parse import urlsplit
@@ -22,6 +22,7 @@ from urllib.parse import urlsplit
 import pytest
 
 from bench.platform import PROGRAMS, ROOT
+from cli.exits import ExitCode
 from nsml.content.digests import is_digest
 from tests.e2e.programs import wait_for, write_program
 from tests.integration.collecting_program import Servers
@@ -88,7 +89,8 @@ class Campaign:
     """Pushes, sessions, evictions and removals, each with a kill, and checks of the result.
 
     Args:
-        servers: functions that each kill something and start it again, by name.
+        servers: functions by name; each kills something and starts it again, and no fault outlasts the call: after it a retry
+            succeeds.
     """
 
     def __init__(
@@ -211,7 +213,8 @@ class Campaign:
             self._strike(victim, pushing)
         pushing.wait(timeout=300)
         if pushing.returncode:
-            self.platform.nsml(*push, timeout_s=300)
+            done = self._retried(push)
+            assert done.returncode == 0, done.stderr
         elif not victim:
             self._took_s = time.monotonic() - began
         (newest, *_) = self.platform.json("dataset", "versions", "t")["items"]
@@ -258,7 +261,16 @@ class Campaign:
         removing.wait(timeout=300)
         if removing.returncode:
             # NotFound if the first one succeeded; `check` verifies that it is gone.
-            self.platform.nsml(*removal, check=False, timeout_s=300)
+            self._retried(removal)
+
+    def _retried(self, arguments: Sequence[str]) -> subprocess.CompletedProcess[str]:
+        """Retry a command until the platform has recovered: for some seconds it may still answer "try again in 2 s"."""
+
+        def retried() -> subprocess.CompletedProcess[str] | None:
+            done = self.platform.nsml(*arguments, check=False, timeout_s=300)
+            return done if done.returncode != ExitCode.UNAVAILABLE else None
+
+        return wait_for(retried, what=f"the platform recovers for nsml {' '.join(arguments)}")
 
     def _trees(self) -> set[str]:
         """Return the names in the agent's dataset folder, also those being removed."""
@@ -333,14 +345,17 @@ def test_nor_when_its_database_or_its_bucket_is(
         def cut_bucket() -> None:
             if chance.random() < 0.5:
                 proxy.cut(after_bytes=chance.randrange(1 << 20))
-                return
-            proxy.refuse()
-            time.sleep(away_s())
+                time.sleep(max(1.0, away_s()))
+            else:
+                proxy.refuse()
+                time.sleep(away_s())
             proxy.heal()
 
         def lose_commits() -> None:
             """Drop the answers of commits, which are done."""
             before_database.lose_answers(b"COMMIT", chance.choice([1, 2, 5, 20]))
+            time.sleep(max(1.0, away_s()))
+            before_database.heal()
 
         def kill_all() -> None:
             platform.kill("agent")
@@ -356,7 +371,6 @@ def test_nor_when_its_database_or_its_bucket_is(
         }
         campaign = Campaign(platform, tmp_path, chance, servers)
         campaign.run(KILLS)
-        before_database.heal()
         name = urlsplit(url).path.removeprefix("/")
 
         def asked(query: str) -> int:

@@ -103,6 +103,9 @@ class Proxy:
         self._unanswered_left = 0
         self.lag_s = lambda: 0.0
         for way in self._ways:
+            way.is_answer_lost = False
+            if way.left:
+                way.left = None
             if not way.is_lost:
                 way.passes.set()
 

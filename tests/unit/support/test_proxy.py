@@ -83,3 +83,15 @@ async def test_what_is_being_connected_is_silent_until_it_heals(echo: str) -> No
         proxy.heal()
         assert await reader.read(1) == b"a"
         writer.close()
+
+
+async def test_a_healed_fault_meets_no_later_bytes(echo: str) -> None:
+    async with Proxy(echo) as proxy:
+        host, _, port = proxy.address.rpartition(":")
+        reader, writer = await asyncio.open_connection(host, int(port))
+        proxy.cut(after_bytes=10)
+        proxy.lose_answers(b"commit")
+        proxy.heal()
+        writer.write(b"commit" * 10)
+        assert await reader.readexactly(60) == b"commit" * 10
+        writer.close()
