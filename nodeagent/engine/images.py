@@ -12,7 +12,7 @@ import re
 import time
 from dataclasses import dataclass, field
 from datetime import datetime
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from nodeagent.engine.client import (
     Engine,
@@ -23,13 +23,15 @@ from nodeagent.engine.client import (
 )
 from nodeagent.engine.containers import AGENT_LABEL, BUILD_LABEL, REPLICA_LABEL, remove_container
 from nodeagent.engine.engine_health import refuse_unsound
-from nodeagent.engine.streams import LOOK_EVERY_S, looked_after
+from nodeagent.engine.streams import LOOK_EVERY_S, looked_after, whole_lines
 from nodeagent.engine.volumes import covered_volumes
 from nsml.common.units import size_text
 from nsml.spec.images import parts_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+
+T = TypeVar("T")
 
 _SILENT_FOR_S = 60.0
 """How long an engine may not answer (a restart) before a call is given up."""
@@ -258,9 +260,9 @@ def run_build(
         refuse_unsound(engine, made)
         fill(made)
         with translated(engine.socket):
-            pieces = api.attach(made, stdout=True, stderr=True, stream=True, logs=True)
+            frames = api.attach(made, stdout=True, stderr=True, stream=True, logs=True, demux=True)
             api.start(made)
-        for piece in looked_after(_unbroken(engine, pieces), look):
+        for piece in looked_after(whole_lines(_unbroken(engine, frames)), look):
             say(piece)
         state, was_away = ended_build(engine, made, look)
         code = int(state["ExitCode"])
@@ -444,10 +446,10 @@ def _host_config(api: Any, build: BuildContainer, base: StoredImage) -> Any:
     )
 
 
-def _unbroken(engine: Engine, pieces: Iterable[bytes]) -> Iterator[bytes]:
+def _unbroken(engine: Engine, frames: Iterable[T]) -> Iterator[T]:
     """Ignore a broken stream: whether the container has ended is checked separately."""
     with contextlib.suppress(EngineUnreachable), translated(engine.socket):
-        yield from pieces
+        yield from frames
 
 
 def ended_build(

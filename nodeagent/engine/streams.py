@@ -1,4 +1,4 @@
-"""Slow answers of the engine, read in a thread of their own; blocking.
+"""Streams of the engine: slow ones are read in a thread of their own, blocking, and output in whole lines.
 
 `look` is called several times a second while waiting for an answer, and its exceptions end the wait.
 """
@@ -16,6 +16,26 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 LOOK_EVERY_S = 0.1
+LONGEST_LINE = 256 << 10
+"""Bytes of an unfinished line after which it is passed on."""
+
+
+def whole_lines(frames: Iterable[tuple[bytes | None, bytes | None]]) -> Iterator[bytes]:
+    """Yield the output of a container, (stdout, stderr) a frame, in whole lines.
+
+    A frame may end within a line, and one of the other stream may follow: both would be on one line. An unfinished last line
+    is finished; one of more than LONGEST_LINE bytes is passed on as it is.
+    """
+    unfinished = [b"", b""]
+    for frame in frames:
+        for stream, piece in enumerate(frame):
+            lines, newline, rest = (unfinished[stream] + (piece or b"")).rpartition(b"\n")
+            if len(rest) > LONGEST_LINE:
+                lines, newline, rest = lines + newline + rest, b"", b""
+            unfinished[stream] = rest
+            if lines + newline:
+                yield lines + newline
+    yield from (rest + b"\n" for rest in unfinished if rest)
 
 
 def looked_after(pieces: Iterable[T], look: Callable[[], object]) -> Iterator[T]:
