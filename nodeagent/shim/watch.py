@@ -52,6 +52,8 @@ _DISK_PACE = 5e8
 """Assumed growth per second of a program without measurements."""
 _AMPLE_S = 30.0
 """A disk with room for this time at that pace does not fill before a first look."""
+_BEFORE_START_S = 0.5
+"""Longest that a start waits for the measurement of a replica on any other disk."""
 _FLOOR_SHARE, _MOST_FLOOR_FILES = 0.02, 100_000
 """Files left for others to create: share of all, and the most."""
 _FLOOR_SLACK_FILES = 1_000
@@ -77,7 +79,7 @@ _FOLDERS, _OUTPUT = (
 
 
 class Watch:
-    """Enforces the limits in `wanted` for one replica in `folder`; call `look` at `next_at`.
+    """Enforces the limits in `wanted` for one replica in `folder`, whose program is not started yet; call `look` at `next_at`.
 
     `processes` returns the replica's pids. `memory_peak_bytes` is the highest measured value. For a replica
     that is still, the last readings are reused: paces and pauses are the same.
@@ -104,7 +106,10 @@ class Watch:
         # Looks would be most of the cost of a short program. A program with limited processors
         # reads their number at its start; and on a disk that could be full by the first look,
         # the present usage is the base of comparison.
-        is_urgent = self._cpus is not None or self._disk.is_soon_short()
+        is_soon_short = self._disk.is_soon_short()
+        if is_soon_short:
+            self._disk.note_start()
+        is_urgent = self._cpus is not None or is_soon_short
         self.next_at = time.monotonic() + (0.0 if is_urgent else FIRST_LOOK_S)
 
     def look(self, *, is_still: bool = False) -> Excess | None:
@@ -243,6 +248,16 @@ class _Disk:
         if least_files:
             pause_s = min(pause_s, self._files_pace.seconds_to(-least_files, -free_files, now))
         return None, pause_s
+
+    def note_start(self) -> None:
+        """Measure it before its program runs, which may fill the disk before a look; a large one is measured later."""
+        ends_at = time.monotonic() + _BEFORE_START_S
+        *_, used = self._room()
+        while (now := time.monotonic()) < ends_at:
+            is_whole, _ = self._measure(now, list, used, is_still=False, is_hurried=False)
+            if is_whole:
+                self._with_room = self._occupied, self._files
+                return
 
     def is_soon_short(self) -> bool:
         """Whether the disk has less room than the floor, or may have before the first look."""

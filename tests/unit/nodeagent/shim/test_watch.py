@@ -7,6 +7,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -154,6 +155,23 @@ def test_who_leaves_others_no_files_to_make_is_ended(tmp_path: Path) -> None:
             found = greedy.look()
         assert found[0] == LIMIT_EXCEEDED
         assert "more files" in found[1]
+
+
+def test_who_fills_the_disk_before_the_first_look_is_ended(tmp_path: Path) -> None:
+    with disks.small_disk(tmp_path / "disk", "size=64m") as disk:
+        for name in ("app", "tmp", "run"):
+            (disk / name).mkdir()
+        (disk / "app" / "code").write_bytes(bytes(4 << 20))
+        wanted = {**NOTHING, "disk_floor_bytes": 1 << 20}
+        watch = Watch(str(disk), wanted, list, has_own_shm=False)
+        with suppress(OSError):
+            (disk / "app" / "much").write_bytes(bytes(64 << 20))
+        found, ends_at = None, time.monotonic() + 60
+        while found is None:
+            assert time.monotonic() < ends_at
+            found = watch.look()
+        assert found[0] == LIMIT_EXCEEDED
+        assert "disk is full" in found[1]
 
 
 @pytest.mark.parametrize(
