@@ -12,6 +12,7 @@ from textual.widgets import Button, Input, Static
 from nsml.common.text import visible
 from tui.screens.modal import Modal
 from tui.widgets.field import Field
+from tui.widgets.static import set_text
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -56,7 +57,7 @@ class Confirm(Modal[bool]):
         """Replace the question, when more is known."""
         self._question = question
         for shown in self.query("#question").results(Static):
-            shown.update(Text(visible(question)))
+            set_text(shown, Text(visible(question)))
 
     def compose(self) -> ComposeResult:
         """The question."""

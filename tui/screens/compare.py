@@ -27,6 +27,7 @@ from tui.sources import Topic
 from tui.widgets.charts import MOST_NAMED, Charts, Crowd
 from tui.widgets.diff_view import DiffView
 from tui.widgets.field import Field
+from tui.widgets.static import set_text
 from tui.widgets.table import Table
 
 if TYPE_CHECKING:
@@ -360,7 +361,7 @@ class CompareScreen(ChartScreen):
         except (re.error, OverflowError, RecursionError) as wrong:
             # Huge counts and deep nesting raise others.
             error.display = True
-            error.update(Text(f" no regular expression: {visible(str(wrong))}"))
+            set_text(error, Text(f" no regular expression: {visible(str(wrong))}"))
         self._aside = 0
         self._choose()
         self.redraw()

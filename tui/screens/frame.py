@@ -24,6 +24,7 @@ from tui.hints import key_of
 from tui.sources import State, Topic
 from tui.widgets.keys import Keys
 from tui.widgets.lines import Lines
+from tui.widgets.static import set_text
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -79,13 +80,6 @@ _DOTS: Final = {
     State.OFFLINE: ("✗", appearance.BAD),
     State.DENIED: ("✗", appearance.BAD),
 }
-
-
-def set_text(line: Static, text: Text) -> None:
-    """Update the line, skipping the redraw if the text is unchanged."""
-    if line.content != text:
-        # A line of fixed height moves nothing else.
-        line.update(text, layout=line.styles.auto_dimensions)
 
 
 def size_warning(columns: int, rows: int) -> str:

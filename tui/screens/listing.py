@@ -12,8 +12,9 @@ from textual.widgets import Input, Static
 
 from nsml.common.text import folded, visible
 from nsml.view.filter_words import Words
-from tui.screens.frame import Frame, set_text
+from tui.screens.frame import Frame
 from tui.widgets.filter_line import FilterLine
+from tui.widgets.static import set_text
 from tui.widgets.table import Table
 
 if TYPE_CHECKING:

@@ -16,9 +16,10 @@ from nsml.v1.sessions_pb2 import EPISODE_KIND_ZOMBIE
 from nsml.view.heat_map import Heat, Holder, Measure, owners_of
 from nsml.view.nodes import COLUMNS, DEVICE_COLUMNS, cluster_lines, devices
 from nsml.view.times import seconds_of
-from tui.screens.frame import Frame, set_text
+from tui.screens.frame import Frame
 from tui.sources import Topic
 from tui.widgets.heat_map import HeatMap
+from tui.widgets.static import set_text
 from tui.widgets.table import Table
 
 if TYPE_CHECKING:

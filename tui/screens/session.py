@@ -30,7 +30,6 @@ from tui import appearance
 from tui.hints import key_of
 from tui.model import TAIL_LINES
 from tui.screens.charting import CHART_ACTIONS, ChartScreen, draw_charts
-from tui.screens.frame import set_text
 from tui.screens.picking import Choice, Picker
 from tui.screens.tabs.arguments import ArgumentsTab
 from tui.screens.tabs.devices import DevicesTab
@@ -46,6 +45,7 @@ from tui.sources import Topic
 from tui.widgets.charts import Charts
 from tui.widgets.field import Field
 from tui.widgets.log_view import LogView
+from tui.widgets.static import set_text
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

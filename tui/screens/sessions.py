@@ -20,12 +20,13 @@ from nsml.view.sessions import COLUMNS
 from nsml.view.sorting import keys_of, words_of
 from tui.background import in_background
 from tui.listing import By, Group, Listing, arranged, columns_of, command_of, grouped, title_of
-from tui.screens.frame import Frame, set_text
+from tui.screens.frame import Frame
 from tui.screens.picking import Choice, Picker
 from tui.screens.session import Preview
 from tui.sources import State, Topic
 from tui.widgets.charts import Charts
 from tui.widgets.filter_line import FilterLine
+from tui.widgets.static import set_text
 from tui.widgets.table import Table
 
 if TYPE_CHECKING:
@@ -380,7 +381,7 @@ class SessionsScreen(Frame):
         except FilterError as failed:
             error.display = True
             self._wrong = f" {' ' * failed.place}^\n {visible(failed.text)}"
-            error.update(Text(self._wrong))
+            set_text(error, Text(self._wrong))
             self._filter = complete(event.value, me=self.dashboard.user)
         self._listing = msgspec.structs.replace(self._listing, filter=self._filter.text.strip())
         if not event.input.display:  # unfinished input is not saved
@@ -393,10 +394,11 @@ class SessionsScreen(Frame):
         """Keep the filter, if it is valid; else say that it is not applied."""
         error = self.query_one("#error", Static)
         if error.display:
-            error.update(
+            set_text(
+                error,
                 Text(
                     f"{self._wrong}\n not applied: correct it, or {self.key_of('filter.drop')} clears it"
-                )
+                ),
             )
             return
         event.input.display = False

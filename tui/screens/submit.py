@@ -19,6 +19,7 @@ from tui.screens.frame import LinesUnderMouse
 from tui.screens.modal import Modal
 from tui.screens.output import OutputView
 from tui.widgets.field import Field
+from tui.widgets.static import set_text
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -113,7 +114,7 @@ class Submit(LinesUnderMouse, Modal[str | None]):
     def on_input_changed(self, event: Input.Changed) -> None:
         """Hide the error, and describe the line's code."""
         self.query_one(".error", Static).display = False
-        self.query_one(".folder", Static).update(self._code_text(event.value))
+        set_text(self.query_one(".folder", Static), self._code_text(event.value))
 
     def _code_text(self, line: str) -> Text:
         again = rerun_of(line)
@@ -127,7 +128,7 @@ class Submit(LinesUnderMouse, Modal[str | None]):
         except CommandError as failed:
             error = self.query_one(".error", Static)
             error.display = True
-            error.update(Text(visible(failed.message)))
+            set_text(error, Text(visible(failed.message)))
             return
         self.workers.cancel_node(self)
         self.leave(command.text)

@@ -11,9 +11,9 @@ from nsml.common.text import visible
 from nsml.common.units import counted, size_text
 from nsml.view.code import ENTRY_COLUMNS
 from tui.model import Detail, FileReceived, FilesReceived
-from tui.screens.frame import set_text
 from tui.screens.tabs.split import SplitTab
 from tui.sources import Topic
+from tui.widgets.static import set_text
 from tui.widgets.table import Table
 from tui.widgets.text_view import TextView
 

@@ -16,10 +16,10 @@ from nsml.view.program_changes import MADE, RUNS, open_change, step_text, what
 from tui.commands import CommandError, settings_of
 from tui.hints import key_of
 from tui.model import Detail, KnobsReceived
-from tui.screens.frame import set_text
 from tui.screens.tabs.tab import SessionTab
 from tui.sources import Topic
 from tui.widgets.field import Field
+from tui.widgets.static import set_text
 from tui.widgets.table import Table
 from tui.widgets.text_view import TextView
 

@@ -22,10 +22,10 @@ from nsml.view.media import COLUMNS, IN_WORDS, lines, step_text
 from tui import appearance
 from tui.background import in_background
 from tui.model import ContentReceived, Detail, MediaReceived, medium_key
-from tui.screens.frame import set_text
 from tui.screens.tabs.split import SplitTab
 from tui.sources import Topic
 from tui.widgets.canvas import Canvas
+from tui.widgets.static import set_text
 from tui.widgets.table import Table
 from tui.widgets.text_view import TextView
 

@@ -13,9 +13,9 @@ from nsml.view.processes import COLUMNS, visitor_lines
 from nsml.view.program_changes import RUNS
 from tui.hints import key_of
 from tui.model import Detail, ProcessesReceived
-from tui.screens.frame import set_text
 from tui.screens.tabs.tab import SessionTab
 from tui.sources import Topic
+from tui.widgets.static import set_text
 from tui.widgets.table import Table
 
 if TYPE_CHECKING:

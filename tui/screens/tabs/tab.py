@@ -9,8 +9,8 @@ from textual.widgets import Static, TabPane
 
 from nsml.common.shell import shell_line
 from nsml.common.text import fit
-from tui.screens.frame import set_text
 from tui.sources import State
+from tui.widgets.static import set_text
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
