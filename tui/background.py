@@ -32,12 +32,13 @@ def in_background(
         try:
             await work()
         except (NoMatches, ScreenStackError):
-            if not _is_going(owner):
+            if not is_going(owner):
                 raise
 
     worker: WorkType[None] = begun
     owner.run_worker(worker, name=group, group=group, exclusive=is_alone)
 
 
-def _is_going(node: DOMNode) -> bool:
+def is_going(node: DOMNode) -> bool:
+    """Whether the node is being removed, or the app ends: parts of it may be gone."""
     return node._pruning or not node.app.is_running  # noqa: SLF001 - set before the first part of it goes

@@ -19,6 +19,7 @@ from nsml.common.text import fit, visible, wrapped
 from nsml.view.nodes import condition_title, is_notice, worst_first
 from nsml.view.sessions import SIMULATED, SIMULATED_SHORT
 from tui import appearance
+from tui.background import is_going
 from tui.headline import HeadlineItem, headline
 from tui.hints import key_of
 from tui.sources import State, Topic
@@ -215,7 +216,7 @@ class Frame(LinesUnderMouse, Screen[None]):
 
     def redraw(self) -> None:
         """Redraw everything."""
-        if self._is_ready and self.app.is_running:  # an ending app lacks some parts
+        if self._is_ready and not is_going(self):
             self.redraw_frame()
             self.draw()
 

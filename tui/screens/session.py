@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from typing import TYPE_CHECKING, ClassVar, Final
 
 from rich.text import Text
 from textual.binding import Binding
 from textual.containers import Horizontal, VerticalScroll
+from textual.css.query import NoMatches
 from textual.widgets import Input, Static, TabbedContent, TabPane
 
 from nsml.client.streams import ENDED_STATES
@@ -218,8 +220,12 @@ class SessionScreen(ChartScreen):
     def tab(self) -> SessionTab | None:
         """The tab in front; None: overview, charts or log, or nothing yet."""
         panes = self._panes
-        pane = panes.active_pane if panes is not None else None
-        return pane if isinstance(pane, SessionTab) else None
+        with suppress(
+            NoMatches
+        ):  # a pane is there later than the name of the tab in front, and gone earlier
+            pane = panes.active_pane if panes is not None else None
+            return pane if isinstance(pane, SessionTab) else None
+        return None
 
     @property
     def _panes(self) -> TabbedContent | None:

@@ -28,7 +28,7 @@ class Keys(Footer):
     """
 
     DEFAULT_CSS: ClassVar[str] = """
-    Keys > HorizontalGroup { dock: right; width: auto; height: 1; background: $footer-background; }
+    Keys > HorizontalGroup { dock: right; height: 1; background: $footer-background; }
     """
 
     def __init__(
@@ -48,8 +48,10 @@ class Keys(Footer):
         titles = self._titles()
         for key in offered:
             key.description = titles.get(key.action, key.description)
+            key.styles.width = _width(key)  # one measured before its style is known would be kept
         always = {key.action: key for key in offered if key.action in ALWAYS}
-        room = self.size.width - sum(map(_width, always.values()))
+        width = sum(map(_width, always.values()))
+        room = self.size.width - width
         for key in offered:
             if key.action in ALWAYS or key.action in self._without:
                 continue
@@ -59,7 +61,9 @@ class Keys(Footer):
             if room < 0:
                 break
             yield key
-        yield HorizontalGroup(*(always[action] for action in ALWAYS if action in always))
+        group = HorizontalGroup(*(always[action] for action in ALWAYS if action in always))
+        group.styles.width = width
+        yield group
 
     async def recompose(self) -> None:
         """Rebuild it only if it changes: Textual does whenever the focus moves, with a widget for each key."""

@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from textual.app import ComposeResult
+    from textual.events import Resize
 
     from nsml.v1.media_pb2 import Media
     from nsml.v1.sessions_pb2 import Session
@@ -92,6 +93,10 @@ class MediaTab(SplitTab):
             return (listed,)
         return listed, Detail(Topic.CONTENT, medium_key(medium))
 
+    def on_resize(self, event: Resize) -> None:  # noqa: ARG002 - Textual calls that of SplitTab, too
+        """Fit the one under the cursor to its new width, once it is laid out."""
+        self.call_after_refresh(self._look)
+
     def command(self, session: Session) -> Sequence[str]:
         """Shows the one under the cursor, or exports it."""
         words, medium = ["nsml", "media"], self.current
@@ -141,6 +146,8 @@ class MediaTab(SplitTab):
         columns = max(self.query_one(TextView).size.width, self.size.width // 2)
         before = self._ready if self._ready.key == key else _Ready(key, why="loading...")
         if before is self._ready and before.columns in {0, columns}:
+            return before
+        if not columns:  # nothing was laid out yet
             return before
         received = frame.model.shown.detail(ContentReceived)
         if received is None or received.what != key:
