@@ -180,6 +180,13 @@ def encode_session(session: Session, *, term: int = 0) -> bytes:
 
 decode_session: Final = _SESSION.decode
 
+
+def submission_of_session(value: bytes) -> str:
+    """Return the id of the submission whose step an encoded session is; "": none. Much cheaper than decoding it."""
+    submission: str = pb.SessionRecord.FromString(value).spec.submission_id
+    return submission
+
+
 _ALLOCATION: Final = codec(Allocation, pb.AllocationRecord, extra=("term",))
 
 

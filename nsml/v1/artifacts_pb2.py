@@ -25,7 +25,7 @@ _sym_db = _symbol_database.Default()
 from google.protobuf import timestamp_pb2 as google_dot_protobuf_dot_timestamp__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x17nsml/v1/artifacts.proto\x12\x07nsml.v1\x1a\x1fgoogle/protobuf/timestamp.proto\"\xe0\x02\n\x08\x41rtifact\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x0f\n\x07version\x18\x02 \x01(\r\x12\x0f\n\x07session\x18\x03 \x01(\t\x12%\n\x05state\x18\x04 \x01(\x0e\x32\x16.nsml.v1.ArtifactState\x12\x0e\n\x06\x64igest\x18\x05 \x01(\t\x12\x12\n\nsize_bytes\x18\x06 \x01(\x04\x12\x12\n\nfile_count\x18\x07 \x01(\r\x12,\n\x08saved_at\x18\x08 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12\x11\n\x04step\x18\t \x01(\x01H\x00\x88\x01\x01\x12\x0f\n\x07\x61ttempt\x18\n \x01(\r\x12\x0c\n\x04rank\x18\x0b \x01(\r\x12\x0c\n\x04node\x18\x0c \x01(\t\x12\x10\n\x08why_lost\x18\r \x01(\t\x12\x0c\n\x04note\x18\x0e \x01(\t\x12.\n\nexpires_at\x18\x0f \x01(\x0b\x32\x1a.google.protobuf.TimestampB\x07\n\x05_step\"X\n\x14ListArtifactsRequest\x12\x0f\n\x07session\x18\x01 \x01(\t\x12\x0c\n\x04name\x18\x02 \x01(\t\x12\x11\n\tpage_size\x18\x03 \x01(\r\x12\x0e\n\x06\x63ursor\x18\x04 \x01(\t\"t\n\x15ListArtifactsResponse\x12$\n\tartifacts\x18\x01 \x03(\x0b\x32\x11.nsml.v1.Artifact\x12\x13\n\x0bnext_cursor\x18\x02 \x01(\t\x12\x0f\n\x07removed\x18\x03 \x01(\r\x12\x0f\n\x07\x65xpired\x18\x04 \x01(\r\"0\n\x0f\x41rtifactVersion\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x0f\n\x07version\x18\x02 \x01(\r\"U\n\x16RemoveArtifactsRequest\x12\x0f\n\x07session\x18\x01 \x01(\t\x12*\n\x08versions\x18\x02 \x03(\x0b\x32\x18.nsml.v1.ArtifactVersion\"\x19\n\x17RemoveArtifactsResponse\"\x8e\x02\n\x15\x43ommitArtifactRequest\x12\x12\n\nsession_id\x18\x01 \x01(\t\x12\x0f\n\x07\x61ttempt\x18\x02 \x01(\r\x12\x0c\n\x04rank\x18\x03 \x01(\r\x12\x0e\n\x06\x66older\x18\x04 \x01(\t\x12\x0c\n\x04name\x18\x05 \x01(\t\x12\x0e\n\x06\x64igest\x18\x06 \x01(\t\x12\x12\n\nsize_bytes\x18\x07 \x01(\x04\x12\x12\n\nfile_count\x18\x08 \x01(\r\x12,\n\x08saved_at\x18\t \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12\x11\n\x04step\x18\n \x01(\x01H\x00\x88\x01\x01\x12\x10\n\x08why_lost\x18\x0b \x01(\t\x12\x10\n\x08left_out\x18\x0c \x01(\tB\x07\n\x05_step\")\n\x16\x43ommitArtifactResponse\x12\x0f\n\x07version\x18\x01 \x01(\r*~\n\rArtifactState\x12\x1e\n\x1a\x41RTIFACT_STATE_UNSPECIFIED\x10\x00\x12\x18\n\x14\x41RTIFACT_STATE_SAVED\x10\x01\x12\x1a\n\x16\x41RTIFACT_STATE_DURABLE\x10\x02\x12\x17\n\x13\x41RTIFACT_STATE_LOST\x10\x03\x32\x9e\x04\n\x0f\x41rtifactService\x12\x96\x01\n\rListArtifacts\x12\x1d.nsml.v1.ListArtifactsRequest\x1a\x1e.nsml.v1.ListArtifactsResponse\"F\x90\x02\x01\x8a\xb5\x18?\n\x01\x02\x12:Visible sessions; what is listed may be read from then on.\x12\xb0\x01\n\x0fRemoveArtifacts\x12\x1f.nsml.v1.RemoveArtifactsRequest\x1a .nsml.v1.RemoveArtifactsResponse\"Z\x8a\xb5\x18G\n\x01\x02\x12\x42Own sessions; administrators all. Others are denied, or NOT_FOUND.\x92\xb5\x18\x0b\n\x07session \x01\x12\xbe\x01\n\x0e\x43ommitArtifact\x12\x1e.nsml.v1.CommitArtifactRequest\x1a\x1f.nsml.v1.CommitArtifactResponse\"k\x8a\xb5\x18U\n\x01\x04\x12PThe replica runs or ran on the caller\'s node; content that the node sent for it.\x92\xb5\x18\x0e\n\nsession_id \x01\x62\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x17nsml/v1/artifacts.proto\x12\x07nsml.v1\x1a\x1fgoogle/protobuf/timestamp.proto\"\xe0\x02\n\x08\x41rtifact\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x0f\n\x07version\x18\x02 \x01(\r\x12\x0f\n\x07session\x18\x03 \x01(\t\x12%\n\x05state\x18\x04 \x01(\x0e\x32\x16.nsml.v1.ArtifactState\x12\x0e\n\x06\x64igest\x18\x05 \x01(\t\x12\x12\n\nsize_bytes\x18\x06 \x01(\x04\x12\x12\n\nfile_count\x18\x07 \x01(\r\x12,\n\x08saved_at\x18\x08 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12\x11\n\x04step\x18\t \x01(\x01H\x00\x88\x01\x01\x12\x0f\n\x07\x61ttempt\x18\n \x01(\r\x12\x0c\n\x04rank\x18\x0b \x01(\r\x12\x0c\n\x04node\x18\x0c \x01(\t\x12\x10\n\x08why_lost\x18\r \x01(\t\x12\x0c\n\x04note\x18\x0e \x01(\t\x12.\n\nexpires_at\x18\x0f \x01(\x0b\x32\x1a.google.protobuf.TimestampB\x07\n\x05_step\"X\n\x14ListArtifactsRequest\x12\x0f\n\x07session\x18\x01 \x01(\t\x12\x0c\n\x04name\x18\x02 \x01(\t\x12\x11\n\tpage_size\x18\x03 \x01(\r\x12\x0e\n\x06\x63ursor\x18\x04 \x01(\t\"t\n\x15ListArtifactsResponse\x12$\n\tartifacts\x18\x01 \x03(\x0b\x32\x11.nsml.v1.Artifact\x12\x13\n\x0bnext_cursor\x18\x02 \x01(\t\x12\x0f\n\x07removed\x18\x03 \x01(\r\x12\x0f\n\x07\x65xpired\x18\x04 \x01(\r\"7\n\x13\x46indArtifactRequest\x12\x12\n\nsession_id\x18\x01 \x01(\t\x12\x0c\n\x04name\x18\x02 \x01(\t\";\n\x14\x46indArtifactResponse\x12#\n\x08\x61rtifact\x18\x01 \x01(\x0b\x32\x11.nsml.v1.Artifact\"0\n\x0f\x41rtifactVersion\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x0f\n\x07version\x18\x02 \x01(\r\"U\n\x16RemoveArtifactsRequest\x12\x0f\n\x07session\x18\x01 \x01(\t\x12*\n\x08versions\x18\x02 \x03(\x0b\x32\x18.nsml.v1.ArtifactVersion\"\x19\n\x17RemoveArtifactsResponse\"\x8e\x02\n\x15\x43ommitArtifactRequest\x12\x12\n\nsession_id\x18\x01 \x01(\t\x12\x0f\n\x07\x61ttempt\x18\x02 \x01(\r\x12\x0c\n\x04rank\x18\x03 \x01(\r\x12\x0e\n\x06\x66older\x18\x04 \x01(\t\x12\x0c\n\x04name\x18\x05 \x01(\t\x12\x0e\n\x06\x64igest\x18\x06 \x01(\t\x12\x12\n\nsize_bytes\x18\x07 \x01(\x04\x12\x12\n\nfile_count\x18\x08 \x01(\r\x12,\n\x08saved_at\x18\t \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12\x11\n\x04step\x18\n \x01(\x01H\x00\x88\x01\x01\x12\x10\n\x08why_lost\x18\x0b \x01(\t\x12\x10\n\x08left_out\x18\x0c \x01(\tB\x07\n\x05_step\")\n\x16\x43ommitArtifactResponse\x12\x0f\n\x07version\x18\x01 \x01(\r*~\n\rArtifactState\x12\x1e\n\x1a\x41RTIFACT_STATE_UNSPECIFIED\x10\x00\x12\x18\n\x14\x41RTIFACT_STATE_SAVED\x10\x01\x12\x1a\n\x16\x41RTIFACT_STATE_DURABLE\x10\x02\x12\x17\n\x13\x41RTIFACT_STATE_LOST\x10\x03\x32\xb9\x05\n\x0f\x41rtifactService\x12\x96\x01\n\rListArtifacts\x12\x1d.nsml.v1.ListArtifactsRequest\x1a\x1e.nsml.v1.ListArtifactsResponse\"F\x90\x02\x01\x8a\xb5\x18?\n\x01\x02\x12:Visible sessions; what is listed may be read from then on.\x12\x98\x01\n\x0c\x46indArtifact\x12\x1c.nsml.v1.FindArtifactRequest\x1a\x1d.nsml.v1.FindArtifactResponse\"K\x90\x02\x01\x8a\xb5\x18\x44\n\x01\x04\x12?Sessions of the owner of a session placed on the caller\'s node.\x12\xb0\x01\n\x0fRemoveArtifacts\x12\x1f.nsml.v1.RemoveArtifactsRequest\x1a .nsml.v1.RemoveArtifactsResponse\"Z\x8a\xb5\x18G\n\x01\x02\x12\x42Own sessions; administrators all. Others are denied, or NOT_FOUND.\x92\xb5\x18\x0b\n\x07session \x01\x12\xbe\x01\n\x0e\x43ommitArtifact\x12\x1e.nsml.v1.CommitArtifactRequest\x1a\x1f.nsml.v1.CommitArtifactResponse\"k\x8a\xb5\x18U\n\x01\x04\x12PThe replica runs or ran on the caller\'s node; content that the node sent for it.\x92\xb5\x18\x0e\n\nsession_id \x01\x62\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -34,28 +34,34 @@ if not _descriptor._USE_C_DESCRIPTORS:
   DESCRIPTOR._loaded_options = None
   _globals['_ARTIFACTSERVICE'].methods_by_name['ListArtifacts']._loaded_options = None
   _globals['_ARTIFACTSERVICE'].methods_by_name['ListArtifacts']._serialized_options = b'\220\002\001\212\265\030?\n\001\002\022:Visible sessions; what is listed may be read from then on.'
+  _globals['_ARTIFACTSERVICE'].methods_by_name['FindArtifact']._loaded_options = None
+  _globals['_ARTIFACTSERVICE'].methods_by_name['FindArtifact']._serialized_options = b'\220\002\001\212\265\030D\n\001\004\022?Sessions of the owner of a session placed on the caller\'s node.'
   _globals['_ARTIFACTSERVICE'].methods_by_name['RemoveArtifacts']._loaded_options = None
   _globals['_ARTIFACTSERVICE'].methods_by_name['RemoveArtifacts']._serialized_options = b'\212\265\030G\n\001\002\022BOwn sessions; administrators all. Others are denied, or NOT_FOUND.\222\265\030\013\n\007session \001'
   _globals['_ARTIFACTSERVICE'].methods_by_name['CommitArtifact']._loaded_options = None
   _globals['_ARTIFACTSERVICE'].methods_by_name['CommitArtifact']._serialized_options = b'\212\265\030U\n\001\004\022PThe replica runs or ran on the caller\'s node; content that the node sent for it.\222\265\030\016\n\nsession_id \001'
-  _globals['_ARTIFACTSTATE']._serialized_start=1112
-  _globals['_ARTIFACTSTATE']._serialized_end=1238
+  _globals['_ARTIFACTSTATE']._serialized_start=1230
+  _globals['_ARTIFACTSTATE']._serialized_end=1356
   _globals['_ARTIFACT']._serialized_start=70
   _globals['_ARTIFACT']._serialized_end=422
   _globals['_LISTARTIFACTSREQUEST']._serialized_start=424
   _globals['_LISTARTIFACTSREQUEST']._serialized_end=512
   _globals['_LISTARTIFACTSRESPONSE']._serialized_start=514
   _globals['_LISTARTIFACTSRESPONSE']._serialized_end=630
-  _globals['_ARTIFACTVERSION']._serialized_start=632
-  _globals['_ARTIFACTVERSION']._serialized_end=680
-  _globals['_REMOVEARTIFACTSREQUEST']._serialized_start=682
-  _globals['_REMOVEARTIFACTSREQUEST']._serialized_end=767
-  _globals['_REMOVEARTIFACTSRESPONSE']._serialized_start=769
-  _globals['_REMOVEARTIFACTSRESPONSE']._serialized_end=794
-  _globals['_COMMITARTIFACTREQUEST']._serialized_start=797
-  _globals['_COMMITARTIFACTREQUEST']._serialized_end=1067
-  _globals['_COMMITARTIFACTRESPONSE']._serialized_start=1069
-  _globals['_COMMITARTIFACTRESPONSE']._serialized_end=1110
-  _globals['_ARTIFACTSERVICE']._serialized_start=1241
-  _globals['_ARTIFACTSERVICE']._serialized_end=1783
+  _globals['_FINDARTIFACTREQUEST']._serialized_start=632
+  _globals['_FINDARTIFACTREQUEST']._serialized_end=687
+  _globals['_FINDARTIFACTRESPONSE']._serialized_start=689
+  _globals['_FINDARTIFACTRESPONSE']._serialized_end=748
+  _globals['_ARTIFACTVERSION']._serialized_start=750
+  _globals['_ARTIFACTVERSION']._serialized_end=798
+  _globals['_REMOVEARTIFACTSREQUEST']._serialized_start=800
+  _globals['_REMOVEARTIFACTSREQUEST']._serialized_end=885
+  _globals['_REMOVEARTIFACTSRESPONSE']._serialized_start=887
+  _globals['_REMOVEARTIFACTSRESPONSE']._serialized_end=912
+  _globals['_COMMITARTIFACTREQUEST']._serialized_start=915
+  _globals['_COMMITARTIFACTREQUEST']._serialized_end=1185
+  _globals['_COMMITARTIFACTRESPONSE']._serialized_start=1187
+  _globals['_COMMITARTIFACTRESPONSE']._serialized_end=1228
+  _globals['_ARTIFACTSERVICE']._serialized_start=1359
+  _globals['_ARTIFACTSERVICE']._serialized_end=2056
 # @@protoc_insertion_point(module_scope)

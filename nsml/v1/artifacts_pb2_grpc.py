@@ -40,6 +40,11 @@ class ArtifactServiceStub:
                 request_serializer=nsml_dot_v1_dot_artifacts__pb2.ListArtifactsRequest.SerializeToString,
                 response_deserializer=nsml_dot_v1_dot_artifacts__pb2.ListArtifactsResponse.FromString,
                 _registered_method=True)
+        self.FindArtifact = channel.unary_unary(
+                '/nsml.v1.ArtifactService/FindArtifact',
+                request_serializer=nsml_dot_v1_dot_artifacts__pb2.FindArtifactRequest.SerializeToString,
+                response_deserializer=nsml_dot_v1_dot_artifacts__pb2.FindArtifactResponse.FromString,
+                _registered_method=True)
         self.RemoveArtifacts = channel.unary_unary(
                 '/nsml.v1.ArtifactService/RemoveArtifacts',
                 request_serializer=nsml_dot_v1_dot_artifacts__pb2.RemoveArtifactsRequest.SerializeToString,
@@ -60,6 +65,15 @@ class ArtifactServiceServicer:
         """A page of the artifacts of a session in the order in which they were saved. Their content may be read from then
         on, by ContentService/GetBlobs of the control plane that answered.
         Errors: NOT_FOUND (the session); INVALID_ARGUMENT (the cursor). Required: session.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def FindArtifact(self, request, context):
+        """Nodes only: the newest durable artifact of a name among all sessions of one owner, that of a session which the calling
+        node runs; not what another sealed session saved. Its content may be read for that session from then on.
+        Errors: NOT_FOUND (the session, the artifact). Required: session_id, name.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -93,6 +107,11 @@ def add_ArtifactServiceServicer_to_server(servicer, server):
                     servicer.ListArtifacts,
                     request_deserializer=nsml_dot_v1_dot_artifacts__pb2.ListArtifactsRequest.FromString,
                     response_serializer=nsml_dot_v1_dot_artifacts__pb2.ListArtifactsResponse.SerializeToString,
+            ),
+            'FindArtifact': grpc.unary_unary_rpc_method_handler(
+                    servicer.FindArtifact,
+                    request_deserializer=nsml_dot_v1_dot_artifacts__pb2.FindArtifactRequest.FromString,
+                    response_serializer=nsml_dot_v1_dot_artifacts__pb2.FindArtifactResponse.SerializeToString,
             ),
             'RemoveArtifacts': grpc.unary_unary_rpc_method_handler(
                     servicer.RemoveArtifacts,
@@ -133,6 +152,33 @@ class ArtifactService:
             '/nsml.v1.ArtifactService/ListArtifacts',
             nsml_dot_v1_dot_artifacts__pb2.ListArtifactsRequest.SerializeToString,
             nsml_dot_v1_dot_artifacts__pb2.ListArtifactsResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def FindArtifact(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/nsml.v1.ArtifactService/FindArtifact',
+            nsml_dot_v1_dot_artifacts__pb2.FindArtifactRequest.SerializeToString,
+            nsml_dot_v1_dot_artifacts__pb2.FindArtifactResponse.FromString,
             options,
             channel_credentials,
             insecure,

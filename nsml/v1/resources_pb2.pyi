@@ -30,6 +30,7 @@ class Network(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     NETWORK_UNSPECIFIED: _ClassVar[Network]
     NETWORK_OWN: _ClassVar[Network]
     NETWORK_HOST: _ClassVar[Network]
+    NETWORK_NONE: _ClassVar[Network]
 
 class Keeping(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     __slots__ = ()
@@ -67,6 +68,7 @@ ISOLATION_CONTAINER: Isolation
 NETWORK_UNSPECIFIED: Network
 NETWORK_OWN: Network
 NETWORK_HOST: Network
+NETWORK_NONE: Network
 KEEPING_UNSPECIFIED: Keeping
 KEEPING_NONE: Keeping
 KEEPING_WATCHED: Keeping

@@ -42,6 +42,16 @@ class OriginKind(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     ORIGIN_KIND_FORK: _ClassVar[OriginKind]
     ORIGIN_KIND_RESUME: _ClassVar[OriginKind]
     ORIGIN_KIND_SWEEP: _ClassVar[OriginKind]
+    ORIGIN_KIND_SUBMISSION: _ClassVar[OriginKind]
+    ORIGIN_KIND_INFER: _ClassVar[OriginKind]
+
+class SessionStage(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
+    __slots__ = ()
+    SESSION_STAGE_UNSPECIFIED: _ClassVar[SessionStage]
+    SESSION_STAGE_PREDICT: _ClassVar[SessionStage]
+    SESSION_STAGE_PREDICT_TEST: _ClassVar[SessionStage]
+    SESSION_STAGE_EVALUATE: _ClassVar[SessionStage]
+    SESSION_STAGE_INFER: _ClassVar[SessionStage]
 
 class Cause(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     __slots__ = ()
@@ -141,6 +151,13 @@ ORIGIN_KIND_RERUN: OriginKind
 ORIGIN_KIND_FORK: OriginKind
 ORIGIN_KIND_RESUME: OriginKind
 ORIGIN_KIND_SWEEP: OriginKind
+ORIGIN_KIND_SUBMISSION: OriginKind
+ORIGIN_KIND_INFER: OriginKind
+SESSION_STAGE_UNSPECIFIED: SessionStage
+SESSION_STAGE_PREDICT: SessionStage
+SESSION_STAGE_PREDICT_TEST: SessionStage
+SESSION_STAGE_EVALUATE: SessionStage
+SESSION_STAGE_INFER: SessionStage
 CAUSE_UNSPECIFIED: Cause
 CAUSE_COMPLETED: Cause
 CAUSE_PROGRAM_FAILED: Cause
@@ -281,7 +298,7 @@ class SecretUse(_message.Message):
     def __init__(self, name: _Optional[str] = ..., variable: _Optional[str] = ...) -> None: ...
 
 class SessionSpec(_message.Message):
-    __slots__ = ("entry", "args", "argv", "bundle_digest", "datasets", "resources", "replica_count", "environment", "image", "time_limit", "grace", "retry_count", "lost_after", "no_queue", "limits", "secrets", "priority", "preemptible", "gpu_model", "pod", "network", "refresh_environment", "labels", "idle_limit", "knobs", "initial_checkpoint", "after", "keep_checkpoints", "environment_lock", "output_datasets", "allow_changed_data", "keep_files", "no_keep_files", "keep_files_by_default", "dockerfile", "build_arguments", "needs_conda")
+    __slots__ = ("entry", "args", "argv", "bundle_digest", "datasets", "resources", "replica_count", "environment", "image", "time_limit", "grace", "retry_count", "lost_after", "no_queue", "limits", "secrets", "priority", "preemptible", "gpu_model", "pod", "network", "refresh_environment", "labels", "idle_limit", "knobs", "initial_checkpoint", "after", "keep_checkpoints", "environment_lock", "output_datasets", "allow_changed_data", "keep_files", "no_keep_files", "keep_files_by_default", "dockerfile", "build_arguments", "needs_conda", "stage", "submission_id")
     class EnvironmentEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
@@ -340,6 +357,8 @@ class SessionSpec(_message.Message):
     DOCKERFILE_FIELD_NUMBER: _ClassVar[int]
     BUILD_ARGUMENTS_FIELD_NUMBER: _ClassVar[int]
     NEEDS_CONDA_FIELD_NUMBER: _ClassVar[int]
+    STAGE_FIELD_NUMBER: _ClassVar[int]
+    SUBMISSION_ID_FIELD_NUMBER: _ClassVar[int]
     entry: str
     args: _containers.RepeatedScalarFieldContainer[str]
     argv: _containers.RepeatedScalarFieldContainer[str]
@@ -377,7 +396,9 @@ class SessionSpec(_message.Message):
     dockerfile: str
     build_arguments: _containers.ScalarMap[str, str]
     needs_conda: bool
-    def __init__(self, entry: _Optional[str] = ..., args: _Optional[_Iterable[str]] = ..., argv: _Optional[_Iterable[str]] = ..., bundle_digest: _Optional[str] = ..., datasets: _Optional[_Iterable[_Union[DatasetReference, _Mapping]]] = ..., resources: _Optional[_Union[_resources_pb2.Resources, _Mapping]] = ..., replica_count: _Optional[int] = ..., environment: _Optional[_Mapping[str, str]] = ..., image: _Optional[str] = ..., time_limit: _Optional[_Union[datetime.timedelta, _duration_pb2.Duration, _Mapping]] = ..., grace: _Optional[_Union[datetime.timedelta, _duration_pb2.Duration, _Mapping]] = ..., retry_count: _Optional[int] = ..., lost_after: _Optional[_Union[datetime.timedelta, _duration_pb2.Duration, _Mapping]] = ..., no_queue: _Optional[bool] = ..., limits: _Optional[_Union[Limits, _Mapping]] = ..., secrets: _Optional[_Iterable[_Union[SecretUse, _Mapping]]] = ..., priority: _Optional[_Union[Priority, str]] = ..., preemptible: _Optional[bool] = ..., gpu_model: _Optional[str] = ..., pod: _Optional[str] = ..., network: _Optional[_Union[_resources_pb2.Network, str]] = ..., refresh_environment: _Optional[bool] = ..., labels: _Optional[_Mapping[str, str]] = ..., idle_limit: _Optional[_Union[datetime.timedelta, _duration_pb2.Duration, _Mapping]] = ..., knobs: _Optional[_Iterable[_Union[KnobValue, _Mapping]]] = ..., initial_checkpoint: _Optional[_Union[InitialCheckpoint, _Mapping]] = ..., after: _Optional[_Iterable[_Union[After, _Mapping]]] = ..., keep_checkpoints: _Optional[str] = ..., environment_lock: _Optional[str] = ..., output_datasets: _Optional[_Iterable[str]] = ..., allow_changed_data: _Optional[bool] = ..., keep_files: _Optional[bool] = ..., no_keep_files: _Optional[bool] = ..., keep_files_by_default: _Optional[bool] = ..., dockerfile: _Optional[str] = ..., build_arguments: _Optional[_Mapping[str, str]] = ..., needs_conda: _Optional[bool] = ...) -> None: ...
+    stage: SessionStage
+    submission_id: str
+    def __init__(self, entry: _Optional[str] = ..., args: _Optional[_Iterable[str]] = ..., argv: _Optional[_Iterable[str]] = ..., bundle_digest: _Optional[str] = ..., datasets: _Optional[_Iterable[_Union[DatasetReference, _Mapping]]] = ..., resources: _Optional[_Union[_resources_pb2.Resources, _Mapping]] = ..., replica_count: _Optional[int] = ..., environment: _Optional[_Mapping[str, str]] = ..., image: _Optional[str] = ..., time_limit: _Optional[_Union[datetime.timedelta, _duration_pb2.Duration, _Mapping]] = ..., grace: _Optional[_Union[datetime.timedelta, _duration_pb2.Duration, _Mapping]] = ..., retry_count: _Optional[int] = ..., lost_after: _Optional[_Union[datetime.timedelta, _duration_pb2.Duration, _Mapping]] = ..., no_queue: _Optional[bool] = ..., limits: _Optional[_Union[Limits, _Mapping]] = ..., secrets: _Optional[_Iterable[_Union[SecretUse, _Mapping]]] = ..., priority: _Optional[_Union[Priority, str]] = ..., preemptible: _Optional[bool] = ..., gpu_model: _Optional[str] = ..., pod: _Optional[str] = ..., network: _Optional[_Union[_resources_pb2.Network, str]] = ..., refresh_environment: _Optional[bool] = ..., labels: _Optional[_Mapping[str, str]] = ..., idle_limit: _Optional[_Union[datetime.timedelta, _duration_pb2.Duration, _Mapping]] = ..., knobs: _Optional[_Iterable[_Union[KnobValue, _Mapping]]] = ..., initial_checkpoint: _Optional[_Union[InitialCheckpoint, _Mapping]] = ..., after: _Optional[_Iterable[_Union[After, _Mapping]]] = ..., keep_checkpoints: _Optional[str] = ..., environment_lock: _Optional[str] = ..., output_datasets: _Optional[_Iterable[str]] = ..., allow_changed_data: _Optional[bool] = ..., keep_files: _Optional[bool] = ..., no_keep_files: _Optional[bool] = ..., keep_files_by_default: _Optional[bool] = ..., dockerfile: _Optional[str] = ..., build_arguments: _Optional[_Mapping[str, str]] = ..., needs_conda: _Optional[bool] = ..., stage: _Optional[_Union[SessionStage, str]] = ..., submission_id: _Optional[str] = ...) -> None: ...
 
 class After(_message.Message):
     __slots__ = ("session", "name", "any_end")

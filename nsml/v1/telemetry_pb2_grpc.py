@@ -49,7 +49,8 @@ class TelemetryServiceServicer:
     def ReadTelemetry(self, request, context):
         """What a session's devices and processes, a node, or the platform as a whole did in a span of time. Seconds are kept for an
         hour, 10 s for a day, minutes for 30 days, 10 minutes for a year.
-        NOT_FOUND: no such session that the caller may see, or no such node. INVALID_ARGUMENT: a span that ends
+        NOT_FOUND: no such session that the caller may see, or no such node. FAILED_PRECONDITION with reason SEALED: a session
+        that predicts on hidden inputs. INVALID_ARGUMENT: a span that ends
         before it begins.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
