@@ -14,6 +14,7 @@ NsmlError
 │   ├── NoCapacity            nothing is free now and the caller would not wait
 │   ├── OverQuota             more than a project may have
 │   ├── NoSuchService         nothing listens at a tunnel's destination
+│   ├── Sealed                a step of a submission: closed to users
 │   └── LastAdministrator
 ├── NotSignedIn               no valid token or certificate
 ├── Denied                    the caller's role does not allow it
@@ -149,6 +150,12 @@ class NoSuchService(StateConflict):
     """Nothing listens at a tunnel's destination."""
 
     reason = "NO_SUCH_SERVICE"
+
+
+class Sealed(StateConflict):
+    """The session is a step of a submission, which is closed to users."""
+
+    reason = "SEALED"
 
 
 class LastAdministrator(StateConflict):

@@ -60,10 +60,20 @@ class Isolation(enum.StrEnum):
 
 
 class Network(enum.StrEnum):
-    """Network of a replica: its own, or its node's."""
+    """Network of a replica: its own, its node's, or none but a loopback."""
 
     OWN = "own"
     HOST = "host"
+    NONE = "none"
+
+
+class SessionStage(enum.StrEnum):
+    """What a session does for a submission; see nsml.v1.SessionStage."""
+
+    PREDICT = "PREDICT"
+    PREDICT_TEST = "PREDICT_TEST"
+    EVALUATE = "EVALUATE"
+    INFER = "INFER"
 
 
 class Cause(enum.StrEnum):
@@ -116,6 +126,8 @@ class OriginKind(enum.StrEnum):
     FORK = "FORK"
     RESUME = "RESUME"
     SWEEP = "SWEEP"
+    SUBMISSION = "SUBMISSION"
+    INFER = "INFER"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -307,7 +319,7 @@ class SessionSpec:
     start although files of a dataset in place have changed. `keep_files`: the files left in its attempts' working
     folders become an artifact; `no_keep_files`: never; `keep_files_by_default`: it requests neither, and the default
     is to keep them. `dockerfile`: path in the code of its image's Dockerfile, with `build_arguments`; "": use `image`.
-    `needs_conda`: its code lists conda packages.
+    `needs_conda`: its code lists conda packages. `stage`: its step of the submission `submission_id`; None: none.
     """
 
     entry: str = ""
@@ -346,6 +358,22 @@ class SessionSpec:
     dockerfile: str = ""
     build_arguments: Mapping[str, str] = field(default_factory=lambda: MappingProxyType({}))
     needs_conda: bool = False
+    stage: SessionStage | None = None
+    submission_id: str = ""
+
+    @property
+    def is_confined(self) -> bool:
+        """Whether nothing may leave it but its result: no network, and only on nodes that keep it apart."""
+        return self.stage in {
+            SessionStage.PREDICT,
+            SessionStage.PREDICT_TEST,
+            SessionStage.EVALUATE,
+        }
+
+    @property
+    def is_sealed(self) -> bool:
+        """Whether its own user reads nothing that it writes: it has seen hidden test inputs."""
+        return self.stage is SessionStage.PREDICT
 
     @property
     def keeps_files(self) -> bool:
@@ -771,10 +799,18 @@ class Node:
         """Return whether it can mount a dataset in place at this path."""
         return any(f"{path}/".startswith(f"{root.rstrip('/')}/") for root in self.shared_roots)
 
+    @property
+    def keeps_apart(self) -> bool:
+        """Whether its sessions have a root of their own, apart from the machine and from one another."""
+        return self.isolation in {Isolation.NAMESPACE, Isolation.CONTAINER}
+
     def networks_for(self, replica_count: int) -> tuple[Network, ...]:
         """Return the networks that a session may request there for its replicas."""
         if replica_count == 1:
-            return self.networks
+            if self.keeps_apart:
+                return self.networks
+            # whoever sees the machine's sockets and files is not cut off by a network
+            return tuple(one for one in self.networks if one is not Network.NONE)
         if self.gang_network == NO_NETWORK:
             return ()
         return (Network.HOST if self.gang_network == HOST_NETWORK else Network.OWN,)

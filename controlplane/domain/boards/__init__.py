@@ -1,0 +1,1 @@
+"""Rules of boards and submissions: scores, ranks, limits, and checks of what users set and predict."""

@@ -1,0 +1,1 @@
+"""Rules of competitions: phases, teams, standings and statistics."""
