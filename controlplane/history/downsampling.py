@@ -13,6 +13,7 @@ import sys
 from array import array
 from typing import TYPE_CHECKING, Final, NamedTuple, TypeAlias
 
+from controlplane.history.values import Extreme, SeriesExtent
 from nsml.content.errors import BlobCorrupt
 from nsml.content.framing import frame, unframe
 
@@ -293,6 +294,32 @@ class Levels:
         for buckets in self.open:
             _put(values, buckets)
         return _packed(values)
+
+
+def extent_of(levels: Levels) -> SeriesExtent | None:
+    """Return the finite values of all points of a series; None: it has none.
+
+    Only the open part is read: all points are in it, those of sealed rows in buckets of a higher level.
+    """
+    low = high = last = None
+    columns = [columns_of([single(x, time, value) for x, time, value, *_ in levels.filling])]
+    columns += [levels.columns(level) for level in range(1, levels.depth + 1)]
+    # From the newest points to the oldest.
+    for some in columns:
+        finite, _, lows, highs, _, lasts, _, _, begins, ends, *_ = some.values
+        for at in reversed(range(len(finite))):
+            if not finite[at]:
+                continue
+            since, until = begins[at], ends[at]
+            last = last or Extreme(lasts[at], since, until)
+            # Of equal values the one that ended first: a coarser bucket may hold the same point, and no earlier one.
+            if low is None or (lows[at], until) < (low.value, low.until):
+                low = Extreme(lows[at], since, until)
+            if high is None or (-highs[at], until) < (-high.value, high.until):
+                high = Extreme(highs[at], since, until)
+    if low is None or high is None or last is None:
+        return None
+    return SeriesExtent(low=low, high=high, last=last)
 
 
 def levels_of(body: bytes) -> Levels:

@@ -21,6 +21,15 @@ class Change:
         await self._event.wait()
         self._event.clear()
 
+    async def wait_for(self, most_s: float) -> bool:
+        """Like `wait`, but at most so long; False if nothing was committed."""
+        try:
+            async with asyncio.timeout(most_s):
+                await self.wait()
+        except TimeoutError:
+            return False
+        return True
+
     def set(self) -> None:
         """Report a commit."""
         self._event.set()
@@ -57,17 +66,19 @@ class Changes:
         self._touched: dict[Touched, None] = {}
 
     @contextmanager
-    def follow(self, session_id: str) -> Iterator[Change]:
-        """Subscribe to commits to a session while inside."""
+    def follow(self, *names: str) -> Iterator[Change]:
+        """Subscribe to commits to sessions, or to other things by their keys, while inside."""
         change = Change()
-        self._followers.setdefault(session_id, {})[change] = None
+        for name in names:
+            self._followers.setdefault(name, {})[change] = None
         try:
             yield change
         finally:
-            followers = self._followers[session_id]
-            followers.pop(change, None)
-            if not followers:
-                del self._followers[session_id]
+            for name in dict.fromkeys(names):
+                followers = self._followers[name]
+                followers.pop(change, None)
+                if not followers:
+                    del self._followers[name]
 
     @contextmanager
     def follow_all(self) -> Iterator[Touched]:

@@ -163,6 +163,23 @@ class Summary:
     """Number of omitted values; see controlplane.history.summaries."""
 
 
+class Extreme(NamedTuple):
+    """A value of a series, first reported in an interval of Unix seconds."""
+
+    value: float
+    since: float
+    until: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SeriesExtent:
+    """The finite values of a whole series."""
+
+    low: Extreme
+    high: Extreme
+    last: Extreme
+
+
 class SeriesAxis(enum.Enum):
     """The x axis of a series."""
 

@@ -1921,6 +1921,20 @@ async def settled(history: History, number: int, digest: str, **given: Any) -> i
     return stands.version
 
 
+async def test_artifacts_of_a_name_are_found_among_all_sessions(history: History) -> None:
+    await history.artifacts.tell([artifact(5, session_id="s3")])
+    for number, session_id in ((1, "s1"), (3, "s2"), (2, "s1")):
+        await settled(history, number, f"{number}a" * 32, session_id=session_id)
+    await settled(history, 4, "", session_id="s2")
+    await settled(history, 6, "6a" * 32, name="other")
+    found = await history.artifacts.named("report", limit=2)
+    assert [(one.session_id, one.saved_at) for one in found] == [("s2", 3.0), ("s1", 2.0)]
+    await history.artifacts.remove("s2", "kim", [("report", 1)])
+    found = await history.artifacts.named("report", limit=9)
+    assert [one.saved_at for one in found] == [2.0, 1.0]
+    assert await history.artifacts.named("nothing", limit=9) == ()
+
+
 async def test_artifacts_get_versions_that_are_never_given_again(history: History) -> None:
     one, other = "4a" * 32, "4b" * 32
     await history.artifacts.tell([artifact(1, step=3.0), artifact(2), artifact(3, rank=1)])

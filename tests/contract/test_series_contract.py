@@ -951,3 +951,56 @@ def _check_buckets(view: SeriesView, told: list[tuple[float, float]], query: Ser
     for x, _ in told:
         if query.low <= x <= query.high:
             assert any(first <= x <= last for first, last in shown)
+
+
+def values_told(session: str, values: list[Any], *, attempt: int = 1, rank: int = 0) -> Chunk:
+    records = tuple(
+        json.dumps(
+            {"kind": "metric", "time": 100.0 + at, "step": at, "values": {"val/acc [1]": value}}
+        ).encode()
+        for at, value in enumerate(values)
+    )
+    stream = StreamKey(session, attempt, rank, Channel.METRIC, 1)
+    return Chunk(stream=stream, first=1, last=len(records), records=records)
+
+
+@pytest.mark.parametrize("count", [1, 20, 3_000])
+async def test_the_extent_of_a_series_is_that_of_all_its_points(
+    history: History, count: int
+) -> None:
+    values: list[Any] = [math.sin(at / 7.0) for at in range(count)]
+    values[count // 2] = "NaN"
+    values[0] = 0.0
+    await history.streams.append([values_told("s1", values)])
+    assert await history.series.extents(["s1", "s2"], "val/acc [1]") == {"s1": None}
+    await fold_all(history, "s1")
+    found = (await history.series.extents(["s1", "s2"], "val/acc [1]"))["s1"]
+    finite = [(one, 100.0 + at) for at, one in enumerate(values) if not isinstance(one, str)]
+    low, high = min(finite), max(finite, key=lambda one: (one[0], -one[1]))
+    assert found is not None
+    assert (found.low.value, found.high.value) == (low[0], high[0])
+    assert found.last.value == finite[-1][0]
+    for extreme, (_, at) in ((found.low, low), (found.high, high), (found.last, finite[-1])):
+        assert extreme.since <= at <= extreme.until
+    assert await history.series.extents(["s1"], "val/acc") == {}
+
+
+async def test_the_extent_is_of_the_lowest_rank_and_unknown_of_several_attempts(
+    history: History,
+) -> None:
+    await history.streams.append(
+        [
+            values_told("s1", [5.0], rank=1),
+            values_told("s1", [3.0], rank=0),
+            values_told("s2", [5.0]),
+            values_told("s2", [3.0], attempt=2),
+            values_told("s3", ["NaN", "Infinity"]),
+        ]
+    )
+    for one in ("s1", "s2", "s3"):
+        await fold_all(history, one)
+    found = await history.series.extents(["s1", "s2", "s3"], "val/acc [1]")
+    assert found["s1"] is not None
+    assert found["s1"].high.value == 3.0
+    assert found["s2"] is None
+    assert found["s3"] == sql_series.NO_EXTENT

@@ -37,6 +37,14 @@ _WRITES = frozenset(
         "probe",
         "put",
         "put_many",
+        "create",
+        "add",
+        "update",
+        "change",
+        "change_score",
+        "put_score",
+        "begin_evaluation",
+        "show_evaluation",
         "delete",
     }
 )
@@ -138,6 +146,9 @@ class HistoryLink:
         self.environment_locks: Any = _Part(history.environment_locks, way)
         self.sent: Any = _Part(history.sent, way)
         self.kept: Any = _Part(history.kept, way)
+        self.boards: Any = _Part(history.boards, way)
+        self.submissions: Any = _Part(history.submissions, way)
+        self.competitions: Any = _Part(history.competitions, way)
         self._whole = _Part(history, way)
 
     async def mark(self, fresh: str = "") -> str:

@@ -116,6 +116,14 @@ class SqlArtifacts:
         )
         return await select(self._database, *query, _ARTIFACT.read)
 
+    async def named(self, name: str, *, limit: int) -> tuple[Artifact, ...]:
+        """List durable artifacts of this name among all sessions, newest first."""
+        text = (
+            f"SELECT {_ARTIFACT.columns} FROM artifacts"
+            " WHERE name = ? AND state = 'DURABLE' ORDER BY saved_at DESC LIMIT ?"
+        )
+        return await select(self._database, text, (name, limit), _ARTIFACT.read)
+
     async def count_removed(self, session_id: str, name: str) -> int:
         """Count the removed versions of a session; with `name` only its versions."""
         [(count,)] = await select(

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from controlplane.domain.policy import SEE
 from controlplane.domain.values import Visibility
+from controlplane.history.board_values import board_key
 from controlplane.history.sql.dataset_lineage import SqlDatasetLineage, lineage_of, put_lineage
 from controlplane.history.sql.dataset_parts import (
     SqlDatasetParts,
@@ -26,6 +27,7 @@ from controlplane.history.sql.dataset_parts import (
     release_roots,
 )
 from controlplane.history.sql.queries import NO_LIMIT, RowType, select
+from controlplane.history.sql.submissions import delete_submissions
 from controlplane.history.sql.user_storage import add_kept, release
 from controlplane.history.sql.visible import may_condition, viewer_parameters
 from controlplane.history.values import Dataset, DatasetListing, DatasetVersion
@@ -403,7 +405,10 @@ class SqlDatasets(SqlDatasetParts, SqlDatasetLineage):
         return await self._database.write(work, touches={_key(owner, name)})
 
     async def purge_datasets(self, before: float) -> int:
-        """Permanently delete some versions removed before a Unix time; return how many, 0 once none is left."""
+        """Permanently delete some versions removed before a Unix time; return how many, 0 once none is left.
+
+        With the last version of a dataset go its submissions and the settings of its board.
+        """
         due = await select(
             self._database,
             "SELECT owner, name FROM dataset_versions WHERE removed_at > 0 AND removed_at < ?"
@@ -423,9 +428,13 @@ class SqlDatasets(SqlDatasetParts, SqlDatasetLineage):
                 connection.execute(f"DELETE FROM dataset_tags {where}", key)
                 connection.execute(f"DELETE FROM dataset_roots {where}", key)
                 connection.execute(f"DELETE FROM dataset_lineage {where}", key)
-                return connection.execute(f"DELETE FROM dataset_versions {where}", key).rowcount
+                gone = connection.execute(f"DELETE FROM dataset_versions {where}", key).rowcount
+                if not _has_versions(connection, owner, name):
+                    delete_submissions(connection, owner, name)
+                return gone
 
-            purged += await self._database.write(work, touches={_key(owner, name)})
+            touches = {_key(owner, name), board_key(owner, name)}
+            purged += await self._database.write(work, touches=touches)
         return purged
 
     async def ended_uses(self, owner: str, name: str, number: int = 0) -> int:
@@ -543,6 +552,13 @@ def _has_word(dialect: Dialect, word: str) -> str:
         f"({' OR '.join(columns)} OR EXISTS (SELECT 1 FROM dataset_tags w WHERE w.owner = d.owner"
         f" AND w.name = d.name AND w.number = v.number AND ({held_by('w.tag')})))"
     )
+
+
+def _has_versions(connection: Connection, owner: str, name: str) -> bool:
+    row = connection.execute(
+        "SELECT 1 FROM dataset_versions WHERE owner = ? AND name = ? LIMIT 1", (owner, name)
+    ).fetchone()
+    return row is not None
 
 
 def _highest(connection: Connection, owner: str, name: str) -> int:

@@ -21,8 +21,10 @@ from typing import TYPE_CHECKING, Protocol
 
 from controlplane.history.sql import portable
 from controlplane.history.sql.artifacts import SqlArtifacts
+from controlplane.history.sql.boards import SqlBoards
 from controlplane.history.sql.catalogue import SqlCatalogue
 from controlplane.history.sql.checkpoint_marks import SqlCheckpointMarks
+from controlplane.history.sql.competitions import SqlCompetitions
 from controlplane.history.sql.environment_locks import SqlEnvironmentLocks
 from controlplane.history.sql.interface import Database
 from controlplane.history.sql.ledger import SqlLedger
@@ -33,6 +35,7 @@ from controlplane.history.sql.queries import change, select
 from controlplane.history.sql.restores import SqlRestores
 from controlplane.history.sql.series import SERIES_A_NAME, SqlSeries
 from controlplane.history.sql.streams import SqlStreams
+from controlplane.history.sql.submissions import SqlSubmissions
 from controlplane.history.sql.telemetry import SqlTelemetry
 from controlplane.history.sql.uploads import SqlSent
 from controlplane.history.sql.user_storage import SqlKept
@@ -72,6 +75,9 @@ class History:
         self.packs = SqlPacks(database, clock)
         self.kept = SqlKept(database)
         self.restores = SqlRestores(database)
+        self.boards = SqlBoards(database)
+        self.submissions = SqlSubmissions(database)
+        self.competitions = SqlCompetitions(database)
 
     async def mark(self, fresh: str = "") -> str:
         """Return the mark of this database's owner; "" if it has none.

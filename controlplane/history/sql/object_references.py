@@ -26,6 +26,8 @@ _ROOTS: Final = (
     ("media", ("session_id", "attempt", "rank", "file"), "root"),
     ("artifacts", ("session_id", "attempt", "rank", "folder"), "digest"),
     ("dataset_roots", ("owner", "name", "number", "kind", "path"), "digest"),
+    # After the artifacts: a prediction is one of them until its session is removed.
+    ("submissions", ("id",), "prediction_digest"),
 )
 _TABLES: Final = (_RECORDS, *_ROOTS)
 _KINDS: Final = {
@@ -34,12 +36,18 @@ _KINDS: Final = {
     "media": KeptKind.MEDIA,
     "artifacts": KeptKind.ARTIFACTS,
     "dataset_roots": KeptKind.DATASETS,
+    "submissions": KeptKind.ARTIFACTS,
 }
 _REMOVED: Final = {
     "dataset_versions": "removed_at",
     "dataset_roots": "(SELECT v.removed_at FROM dataset_versions v WHERE (v.owner, v.name, v.number)"
     " = (dataset_roots.owner, dataset_roots.name, dataset_roots.number))",
 }
+# Kept predictions count for the dataset's owner, who evaluates them again; as the dataset, for nobody once it is removed.
+_WHO_EVALUATES: Final = (
+    "CASE WHEN EXISTS (SELECT 1 FROM dataset_versions v WHERE v.owner = submissions.dataset_owner"
+    " AND v.name = submissions.dataset AND v.removed_at = 0) THEN dataset_owner ELSE '' END"
+)
 
 
 def referred(after: tuple[int | str, ...], connection: Connection) -> Referred:
@@ -51,10 +59,15 @@ def referred(after: tuple[int | str, ...], connection: Connection) -> Referred:
     limit = _PAGE_RECORDS if table == "sessions" else _PAGE_ROWS
     # A removed version refers to its content until it is purged, but counts for no owner.
     more = [_REMOVED[table]] if table in _REMOVED else []
+    more += [_WHO_EVALUATES] if table == "submissions" else []
     columns = ", ".join((column, *keys, *more))
     query = page(columns, table, keys, after=key, limit=limit)
     rows = connection.execute(*query).fetchall()
     going_on = (number, *rows[-1][1 : 1 + len(keys)]) if len(rows) == limit else (number + 1,)
+    if table == "submissions":
+        kept = dict.fromkeys((row[0], row[-1]) for row in rows if row[0])
+        references = [Reference(digest, _KINDS[table], owner) for digest, owner in kept]
+        return Referred(roots=references, next=going_on)
     found = [(row[0], "" if more and row[-1] else row[1]) for row in rows if row[0]]
     if table == "sessions":
         return Referred(records=[record for record, _ in found], next=going_on)

@@ -22,6 +22,7 @@ from controlplane.history.downsampling import (
     columns_in,
     columns_of,
     encode_row,
+    extent_of,
     levels_of,
     together,
 )
@@ -31,7 +32,14 @@ from controlplane.history.records import NameFilter, numbers_in
 from controlplane.history.sql.bodies import LET_GO, content, split
 from controlplane.history.sql.queries import select
 from controlplane.history.sql.retention import thin, to_thin
-from controlplane.history.values import Channel, SeriesPage, SeriesQuery, SeriesView
+from controlplane.history.values import (
+    Channel,
+    Extreme,
+    SeriesExtent,
+    SeriesPage,
+    SeriesQuery,
+    SeriesView,
+)
 from nsml.spec.attempt_points import superseded_from
 
 if TYPE_CHECKING:
@@ -72,6 +80,11 @@ _USUAL_RATIO: Final = 16
 _ROWS_A_STEP: Final = 16
 _IDS_A_STEP: Final = 64
 _SERIES_A_STEP: Final = 200
+
+
+_NONE: Final = Extreme(math.nan, 0.0, 0.0)
+NO_EXTENT: Final = SeriesExtent(low=_NONE, high=_NONE, last=_NONE)
+"""Of a series without finite values."""
 
 
 class Key(NamedTuple):
@@ -130,6 +143,44 @@ class SqlSeries:
                 raise refused
             await self.fold(session_id)
         return page
+
+    async def extents(
+        self, session_ids: Collection[str], name: str
+    ) -> Mapping[str, SeriesExtent | None]:
+        """Return the values of one metric of many sessions; sessions that never reported it are left out.
+
+        Of the lowest rank that reported it. None: `read` has to tell, since the session has reports that are not
+        folded yet, or several attempts with this metric.
+        """
+        dialect = self._database.dialect
+
+        def work(connection: Connection) -> dict[str, SeriesExtent | None]:
+            ids = dialect.many(sorted(session_ids))
+            of_ids = dialect.among("session_id", "ids")
+            rows = connection.execute(
+                f"SELECT session_id FROM series_folds WHERE waiting > 0 AND {of_ids}", {"ids": ids}
+            )
+            found: dict[str, SeriesExtent | None] = {row[0]: None for row in rows}
+            best: dict[str, tuple[int, int, int]] = {}
+            rows = connection.execute(
+                f"SELECT session_id, rank, attempt, id FROM series WHERE name = :name AND {of_ids}",
+                {"ids": ids, "name": dialect.any_text(name)},
+            )
+            for session_id, rank, attempt, series_id in rows:
+                if session_id in found:
+                    continue
+                known = best.get(session_id)
+                if known is None or rank < known[0]:
+                    best[session_id] = rank, attempt, series_id
+                elif rank == known[0]:
+                    best[session_id] = rank, 0, series_id
+            folded = {series_id: one for one, (_, attempt, series_id) in best.items() if attempt}
+            found |= dict.fromkeys(best)
+            for series_id, levels in _Session(connection, dialect, "").levels(sorted(folded)):
+                found[folded[series_id]] = extent_of(levels) or NO_EXTENT
+            return found
+
+        return await self._database.read(work)
 
     async def fold(self, session_id: str) -> bool:
         """Fold some more chunks; False when there was nothing (left) to do.

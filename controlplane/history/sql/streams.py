@@ -329,12 +329,12 @@ class SqlStreams:
         )
         return at or 0.0
 
-    def changed(self, session_id: str) -> AbstractContextManager[Change]:
-        """Subscribe to commits to this session's streams or record.
+    def changed(self, *names: str) -> AbstractContextManager[Change]:
+        """Subscribe to commits to these sessions' streams or records, or to other things by their keys.
 
         Enter it before the first read: then nothing is missed between a read and `Change.wait`.
         """
-        return self._database.changes.follow(session_id)
+        return self._database.changes.follow(*names)
 
     def touched(self) -> AbstractContextManager[Touched]:
         """Subscribe to commits to any session's streams or record; `take` empties it.

@@ -526,6 +526,117 @@ END $$""",
             is_clustered=True,
         ),
     ),
+    # Artifacts of a name among all sessions.
+    (Index("artifacts_named", "artifacts", "name, saved_at", where="state = 'DURABLE'"),),
+    # Boards and submissions; see history.board_values. `settings` is JSON.
+    (
+        Table(
+            "boards",
+            "owner text, name text, kind small, settings text, created_at real, team text",
+            key="owner, name, kind",
+            indexes=("name",),
+        ),
+        Table(
+            "submissions",
+            "id text, owner text, dataset_owner text, dataset text, dataset_version int, session_id text,"
+            " session text, checkpoint text, submitted_at real, number int, owner_id text, team text, args text,"
+            " memo text, checkpoint_digest text, is_test small, batch int, state small, cause small, message text,"
+            " ended_at real, predict_session_id text, predict_session text, predict_tries int,"
+            " predict_started_at real, predict_ended_at real, evaluate_session_id text, evaluate_session text,"
+            " evaluate_tries int, evaluate_started_at real, evaluate_ended_at real, prediction_digest text,"
+            " request_id text?, gpu_seconds real",
+            key="id",
+            unique=("owner, request_id", "dataset_owner, dataset, number"),
+            indexes=(
+                "owner, submitted_at, id",
+                "dataset_owner, dataset, submitted_at, id",
+                "session_id",
+            ),
+        ),
+        Index("submissions_unfinished", "submissions", "submitted_at, id", where="state < 4"),
+        Table(
+            "submission_scores",
+            "submission_id text, evaluation int, state small, cause small, message text, score real?, private real?,"
+            " standard_error real?, checked real?, row_count int, session_id text, session text, tries int,"
+            " started_at real, ended_at real",
+            key="submission_id, evaluation",
+        ),
+        Index("scores_unfinished", "submission_scores", "submission_id", where="state < 4"),
+        # The versions of a board's scores after the first; `shown_at`: 0 until the last one is evaluated.
+        Table(
+            "board_evaluations",
+            "dataset_owner text, dataset text, evaluation int, dataset_version int, begun_at real, shown_at real",
+            key="dataset_owner, dataset, evaluation",
+            is_clustered=True,
+        ),
+    ),
+    # Competitions; see controlplane.domain.competitions.values. `settings` is JSON. `rerun_of`: of a submission made to
+    # repeat another one; it counts for nobody.
+    (
+        AddColumns("submissions", "rerun_of text=''"),
+        Table(
+            "competitions",
+            "id text, owner text, name text, settings text, created_at real, owner_id text, team text, state small,"
+            " closed_at real",
+            key="id",
+            unique=("owner, name",),
+        ),
+        Table(
+            "competition_teams",
+            "competition_id text, name text, founder text, created_at real, disqualified text, merged_into text",
+            key="competition_id, name",
+            is_clustered=True,
+        ),
+        Table(
+            "competition_members",
+            "competition_id text, user_name text, user_id text, team text, joined_at real",
+            key="competition_id, user_name",
+            indexes=("user_name",),
+            is_clustered=True,
+        ),
+        Table(
+            "competition_invitations",
+            "competition_id text, user_name text, team text",
+            key="competition_id, user_name, team",
+            indexes=("user_name",),
+            is_clustered=True,
+        ),
+        Table(
+            "competition_merges",
+            "competition_id text, team text, other text, name text",
+            key="competition_id, team, other",
+            is_clustered=True,
+        ),
+        Table(
+            "competition_announcements",
+            "competition_id text, number int, text text, at real",
+            key="competition_id, number",
+            is_clustered=True,
+        ),
+        Table(
+            "competition_picks",
+            "competition_id text, phase text, team text, submission_id text",
+            key="competition_id, phase, submission_id",
+            is_clustered=True,
+        ),
+        Table(
+            "competition_baselines",
+            "competition_id text, submission_id text, label text",
+            key="competition_id, submission_id",
+            is_clustered=True,
+        ),
+        Index("submissions_rerun", "submissions", "rerun_of", where="rerun_of <> ''"),
+    ),
+    # Submissions and scores that name sessions, to remove these: few of all.
+    (
+        Index(
+            "submissions_sessions",
+            "submissions",
+            "ended_at, id",
+            where="predict_session_id <> '' OR evaluate_session_id <> ''",
+        ),
+        Index("scores_sessions", "submission_scores", "ended_at", where="session_id <> ''"),
+    ),
 )
 """The steps after FIRST. A database's version counts its own steps before these: see each `migration.py`."""
 

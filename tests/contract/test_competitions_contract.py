@@ -1,0 +1,373 @@
+"""One suite for competitions in every history: SQLite in memory and in a file; PostgreSQL."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from controlplane.domain.boards.values import (
+    UNFINISHED,
+    PublicScore,
+    SubmissionLimit,
+    SubmissionState,
+)
+from controlplane.domain.competitions.standings import PhaseSubmission
+from controlplane.domain.competitions.teams import invite, join
+from controlplane.domain.competitions.values import (
+    Announcement,
+    Baseline,
+    Competition,
+    CompetitionSettings,
+    CompetitionState,
+    Facts,
+    MergeRequest,
+    Phase,
+    Pick,
+    Team,
+    participant_key,
+)
+from controlplane.domain.errors import AlreadyExists
+from controlplane.domain.identity import User
+from controlplane.domain.values import Visibility
+from controlplane.history.board_values import PastSubmissions, ScoreRow, SubmissionRow
+from controlplane.history.competition_values import decode_settings, encode_settings
+from controlplane.history.postgresql import open_postgresql
+from controlplane.history.sql.competitions import Merging
+from controlplane.history.sqlite import open_history
+from nsml.common.clock import SystemClock, in_thread, inline
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
+    from pathlib import Path
+
+    from controlplane.history.sql.history import History
+
+PHASE = Phase(
+    name="one",
+    starts_at=10.0,
+    ends_at=20.5,
+    dataset_owner="kim",
+    dataset="digits",
+    limit=SubmissionLimit(count=5, window_s=3600.0),
+    public_score=PublicScore.LADDER,
+    advance=3,
+    picks=4,
+    closed_at=15.25,
+)
+SETTINGS = CompetitionSettings(
+    title="손글씨",
+    description="# Rules\n\n- none",
+    phases=(PHASE, replace(PHASE, name="two", limit=None, starts_at=30.0, ends_at=40.0)),
+    by_invitation=True,
+    team_size=7,
+    mergers_until=12.5,
+    visibility=Visibility.PUBLIC,
+)
+
+
+@pytest.fixture(params=["memory", "file in threads", "postgresql"])
+async def history(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[History]:
+    opened: History
+    if request.param == "postgresql":
+        url = request.getfixturevalue("emptied_database")
+        opened = await open_postgresql(url, clock=SystemClock())
+    else:
+        in_memory = request.param == "memory"
+        opened = await open_history(
+            ":memory:" if in_memory else tmp_path / "h/history.sqlite",
+            clock=SystemClock(),
+            run=inline if in_memory else in_thread,
+        )
+    yield opened
+    await opened.close()
+
+
+def competition(number: int = 1, **given: Any) -> Competition:
+    values: dict[str, Any] = {
+        "id": f"c{number}",
+        "owner": "kim",
+        "owner_id": "k1",
+        "team": "vision",
+        "name": f"cup-{number}",
+        "settings": SETTINGS,
+        "created_at": float(number),
+        "state": CompetitionState.OPEN,
+    }
+    return Competition(**{**values, **given})
+
+
+def filled(facts: Facts) -> Facts:
+    """All kinds of rows."""
+    for name in ("lee", "park"):
+        facts = join(invite(facts, [name], ""), User(name=name, id=f"{name}-1"), "", 11.0)
+    facts = invite(facts, ["sam"], "")
+    return replace(
+        invite(facts, ["sam"], "lee"),
+        merges=(MergeRequest(team="lee", other="park", name="both"),),
+        announcements=(Announcement(number=1, text="a\nb", at=12.0),),
+        picks=(Pick(phase="one", team="lee", submission_id="u1"),),
+        baselines=(Baseline(submission_id="u9", label="mean"),),
+    )
+
+
+def submission(number: int, owner: str, **given: Any) -> SubmissionRow:
+    values: dict[str, Any] = {
+        "id": f"u{number}",
+        "owner": owner,
+        "team": participant_key("c1", owner),
+        "dataset_owner": "kim",
+        "dataset": "digits",
+        "dataset_version": 1,
+        "session_id": f"s{number}",
+        "session": f"{owner}/digits/1",
+        "checkpoint": "best",
+        "submitted_at": 10.0 + number,
+    }
+    return SubmissionRow(**{**values, **given})
+
+
+async def add(history: History, row: SubmissionRow) -> None:
+    await history.submissions.add(row, since=0.0, check=lambda _: None)
+
+
+def test_settings_survive_json_and_unknown_ones_are_left_out() -> None:
+    assert decode_settings(encode_settings(SETTINGS)) == SETTINGS
+    newer = json.loads(encode_settings(SETTINGS))
+    newer["colour"] = "red"
+    newer["visibility"] = 99
+    newer["phases"][0]["public_score"] = 99
+    read = decode_settings(json.dumps(newer))
+    assert (read.visibility, read.phases[0].public_score) == (
+        CompetitionSettings().visibility,
+        PublicScore.OWN_BEST,
+    )
+
+
+async def test_one_of_a_name_per_owner(history: History) -> None:
+    competitions = history.competitions
+    assert await competitions.create(competition())
+    assert not await competitions.create(competition(id="c9"))
+    assert await competitions.create(competition(2, state=CompetitionState.DRAFT))
+    other = competition(3, owner="lee", name="cup-1")
+    assert await competitions.create(other)
+    assert [one.id for one in await competitions.every()] == ["c3", "c2", "c1"]
+    assert [one.id for one in await competitions.every(CompetitionState.DRAFT)] == ["c2"]
+    assert await competitions.named("cup-1") == (competition(), other)
+    assert await competitions.named("cup-1", "lee") == (other,)
+    assert await competitions.get("c1") == competition()
+    assert (await competitions.get("c9"), await competitions.facts("c9")) == (None, None)
+
+
+async def test_what_a_rule_returns_is_stored(history: History) -> None:
+    competitions = history.competitions
+    await competitions.create(competition())
+    await competitions.create(competition(2))
+    changed = await competitions.change("c1", filled)
+    assert changed is not None
+    stored = await competitions.facts("c1")
+    assert stored is not None
+    assert stored == replace(
+        changed,
+        invitations=tuple(sorted(changed.invitations, key=lambda one: (one.user_name, one.team))),
+    )
+    assert await competitions.facts("c2") == Facts(competition=competition(2))
+    assert await competitions.of_user("lee") == await competitions.of_user("sam") == {"c1"}
+
+    def rule(facts: Facts) -> Facts:
+        closed = replace(
+            facts.competition,
+            state=CompetitionState.CLOSED,
+            closed_at=13.5,
+            settings=replace(SETTINGS, title="x"),
+        )
+        [lee, park] = facts.teams
+        return Facts(competition=closed, teams=(replace(lee, disqualified="why"), park))
+
+    assert await competitions.change("c1", rule) == await competitions.facts("c1")
+    stored = await competitions.facts("c1")
+    assert stored is not None
+    assert (stored.competition.closed_at, stored.teams[0].disqualified, stored.members) == (
+        *(13.5, "why"),
+        (),
+    )
+    assert await competitions.change("c9", rule) is None
+
+
+async def test_a_rule_that_refuses_changes_nothing(history: History) -> None:
+    competitions = history.competitions
+    await competitions.create(competition())
+    before = await competitions.change("c1", filled)
+
+    def refuse(_: Facts) -> Facts:
+        raise AlreadyExists("x")
+
+    with pytest.raises(AlreadyExists):
+        await competitions.change("c1", refuse)
+    stored = await competitions.facts("c1")
+    assert before is not None
+    assert stored is not None
+    assert stored.teams == before.teams
+
+
+async def test_of_two_who_take_a_name_one_gets_it(history: History) -> None:
+    await history.competitions.create(
+        competition(settings=replace(SETTINGS, by_invitation=False, phases=()))
+    )
+
+    async def found(name: str) -> bool:
+        try:
+            await history.competitions.change(
+                "c1", lambda facts: join(facts, User(name=name), "best", 11.0)
+            )
+        except AlreadyExists:
+            return False
+        return True
+
+    assert sorted(await asyncio.gather(*map(found, ("lee", "park", "sam", "eve")))) == [
+        *(False, False, False),
+        True,
+    ]
+
+
+async def test_submissions_go_to_the_merged_team_from_an_instant_on(history: History) -> None:
+    await history.competitions.create(competition())
+    for number, owner in enumerate(("lee", "lee", "park", "sam")):
+        await add(history, submission(number, owner))
+    merging = Merging("kim", "digits", frozenset({"lee", "park"}), "both", 11.0)
+    await history.competitions.change("c1", lambda facts: facts, merging=lambda *_: merging)
+    rows = [await history.submissions.get(f"u{number}") for number in range(4)]
+    assert [row.team for row in rows if row is not None] == [
+        "c1/lee",
+        "c1/both",
+        "c1/both",
+        "c1/sam",
+    ]
+
+
+async def test_all_members_submissions_count(history: History) -> None:
+    for number, owner in enumerate(("lee", "park", "sam")):
+        await add(history, submission(number, owner))
+
+    async def past(others: tuple[str, ...]) -> PastSubmissions:
+        return await history.submissions.past(
+            dataset_owner="kim",
+            dataset="digits",
+            owner="lee",
+            team=participant_key("c1", "lee"),
+            since=0.0,
+            others=others,
+        )
+
+    assert (await past(())).counted == (10.0,)
+    assert (await past(("lee", "sam"))).counted == (10.0, 12.0)
+
+
+async def test_reruns_are_on_no_board_and_count_for_nobody(history: History) -> None:
+    submissions = history.submissions
+    await add(history, submission(1, "lee"))
+    await add(history, submission(2, "lee", rerun_of="u1"))
+    assert [one.row.id for one in await submissions.entries("kim", "digits")] == ["u1"]
+    past = await submissions.past(
+        dataset_owner="kim", dataset="digits", owner="lee", team="", since=0.0
+    )
+    assert past.counted == (11.0,)
+    score = ScoreRow(submission_id="u2", score=0.5)
+    await submissions.change("u2", UNFINISHED, state=SubmissionState.SCORED, score=score)
+    [again] = await submissions.reruns("kim", "digits")
+    assert (again.row.rerun_of, again.score is not None and again.score.score) == ("u1", 0.5)
+    assert await submissions.begin_evaluation("kim", "digits", at=99.0) is None
+
+
+async def test_an_open_one_is_not_removed(history: History) -> None:
+    competitions = history.competitions
+    await competitions.create(competition())
+    await competitions.change("c1", filled)
+    assert not await competitions.remove("c1")
+
+    def close(facts: Facts) -> Facts:
+        return replace(facts, competition=replace(facts.competition, state=CompetitionState.CLOSED))
+
+    await competitions.change("c1", close)
+    assert await competitions.remove("c1")
+    assert not await competitions.remove("c1")
+    assert (await competitions.facts("c1"), await competitions.of_user("lee")) == (
+        None,
+        frozenset(),
+    )
+    await competitions.create(competition())
+    assert await competitions.facts("c1") == Facts(competition=competition())
+
+
+async def test_backups_have_them(history: History) -> None:
+    await history.competitions.create(competition())
+    await history.competitions.change("c1", filled)
+    stored = await history.competitions.facts("c1")
+    batches = [batch async for batch in history.dump()]
+    other = await open_history(":memory:", clock=SystemClock(), run=inline)
+    await other.load(batches)
+    assert await other.competitions.facts("c1") == stored
+    assert stored is not None
+    assert Team(name="lee", founder="lee", created_at=11.0) in stored.teams
+    await other.close()
+
+
+async def test_submissions_as_standings_need_them(history: History) -> None:
+    await history.competitions.create(competition())
+    await add(history, submission(1, "lee", gpu_seconds=2.5))
+    await add(history, submission(2, "park"))
+    await add(history, submission(3, "kim", team="vision"))
+    await add(history, submission(4, "sam", team="c11/sam"))
+    await add(history, submission(5, "lee", is_test=True))
+    await add(history, submission(6, "lee", rerun_of="u1"))
+    await add(history, submission(7, "lee"))
+    score = ScoreRow(submission_id="u1", score=0.5, private=0.25, row_count=100)
+    await history.submissions.change(
+        "u1",
+        UNFINISHED,
+        state=SubmissionState.SCORED,
+        ended_at=30.0,
+        prediction_digest="5a" * 32,
+        score=score,
+    )
+    await history.submissions.change("u2", UNFINISHED, state=SubmissionState.FAILED)
+    await history.submissions.change("u3", UNFINISHED, state=SubmissionState.SCORED)
+    read = history.competitions.submissions
+    assert [one.id for one in await read("c1", "kim", "digits")] == ["u1", "u2", "u7"]
+    first, second, baseline, waiting = await read("c1", "kim", "digits", ["u3"])
+    assert first == PhaseSubmission(
+        id="u1",
+        owner="lee",
+        key="c1/lee",
+        submitted_at=11.0,
+        scored_at=30.0,
+        score=0.5,
+        private=0.25,
+        standard_error=0.05,
+        session_id="s1",
+        gpu_seconds=2.5,
+        digest="5a" * 32,
+    )
+    assert (second.score, second.is_over, second.is_counted) == (None, True, False)
+    assert (baseline.key, baseline.score) == ("", None)
+    assert (waiting.is_over, waiting.is_counted) == (False, True)
+    counts = history.competitions.counts
+    assert await counts("c1", PHASE, 100.0) == (3, 1)
+    assert await counts("c1", PHASE, 17.0) == (2, 0)
+    assert await counts("c1", PHASE, 100.0, ["u7"]) == (2, 0)
+    # A new version of scores counts once it is shown.
+    await history.submissions.begin_evaluation("kim", "digits", at=40.0)
+    again = replace(score, evaluation=2, score=0.75)
+    await history.submissions.put_score(again)
+    assert (await read("c1", "kim", "digits"))[0].score == 0.5
+    assert await history.submissions.show_evaluation("kim", "digits", at=50.0)
+    assert (await read("c1", "kim", "digits"))[0].score == 0.75
+
+
+async def test_models_are_checkpoints_of_each_users_sessions(history: History) -> None:
+    assert await history.competitions.models(
+        "kim", "digits", live=[("s1", "lee"), ("s2", "lee"), ("s3", "park")], since=0.0, until=9.0
+    ) == {"lee": 0, "park": 0}
