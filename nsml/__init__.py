@@ -18,11 +18,13 @@ if TYPE_CHECKING:
     from typing import Any, Callable, Dict, List, Tuple
 
     from nsml import constants, decoder, encoder
-    from nsml._extras import Visdom, cache, copy
+    from nsml._extras import copy
     from nsml._session import (
+        Visdom,
         artifact,
         audio,
         bind,
+        cache,
         embedding,
         feature_map,
         histogram,
@@ -117,8 +119,8 @@ _FUNCTIONS = {
     "step": "_session",
     "steps": "_session",
     "strict": "_session",
-    "Visdom": "_extras",
-    "cache": "_extras",
+    "Visdom": "_session",
+    "cache": "_session",
     "copy": "_extras",
     # not in __all__: `from nsml import *` must leave the built-in open alone
     "open": "_streams",
@@ -127,6 +129,7 @@ _SUBMODULES = ("constants", "decoder", "encoder")
 _LOADED_BY_CALLS = (
     *("fcntl", "nsml._agent", "nsml._distributions"),
     *("nsml._pictures", "nsml._sounds", "nsml._tables"),
+    *(("nsml._predictions",) if os.environ.get("NSML_STAGE") else ()),
 )
 """Modules that functions load at their first call; in a session they are loaded at once, since a signal
 handler that calls such a function in the middle of the import would find half a module."""

@@ -29,6 +29,14 @@ class AgentRefusedError(Exception):
         self.code = code
 
 
+class AgentAwayError(TimeoutError):
+    """The agent was unreachable for too long."""
+
+
+class NotHandedOutError(RuntimeError):
+    """The agent could not hand out a checkpoint that exists."""
+
+
 def request(
     run_dir: str,
     message: Dict[str, Any],
@@ -42,7 +50,7 @@ def request(
 
     Raises:
         AgentRefusedError: the agent refused.
-        TimeoutError: the agent was unreachable for `timeout_s`.
+        AgentAwayError: the agent was unreachable for `timeout_s`.
     """
     deadline = time.monotonic() + timeout_s
     noticed = False
@@ -51,7 +59,7 @@ def request(
             return ask_once(run_dir, message, timeout_s=None)
         except (OSError, ValueError) as error:
             if time.monotonic() >= deadline:
-                raise TimeoutError(f"the node agent does not answer: {error}") from error
+                raise AgentAwayError(f"the node agent does not answer: {error}") from error
             if not noticed:
                 noticed = True
                 notice(f"waiting for the node agent: {error}")

@@ -14,7 +14,8 @@ _NOT_FOR_USER_CODE = {"_install.py", "_sitecustomize.py"}
 
 def sdk_files() -> dict[str, bytes]:
     """Return the content of every file of the SDK by relative path."""
-    names = {"__init__.py", "constants.py", "encoder.py", "decoder.py"}
+    names = {"__init__.py", "constants.py", "encoder.py", "decoder.py", "evaluation.py"}
+    names |= {"spec/__init__.py", "spec/submission_exits.py"}
     names |= {path.name for path in _PACKAGE.glob("_*.py")} - _NOT_FOR_USER_CODE
     files = {f"nsml/{name}": (_PACKAGE / name).read_bytes() for name in sorted(names)}
     files["sitecustomize.py"] = (_PACKAGE / "_sitecustomize.py").read_bytes()

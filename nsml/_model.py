@@ -109,7 +109,7 @@ class Model:
                     raise
                 raise error from None
 
-    def infer(self, data: Any, **kwargs: Any) -> Any:
+    def infer(self, *data: Any, **kwargs: Any) -> Any:
         """Return the result of the bound function.
 
         Raises:
@@ -117,7 +117,7 @@ class Model:
         """
         if self._infer is None:
             raise RuntimeError("nothing to infer with: call nsml.bind(infer=...) before")
-        return self._infer(data, **kwargs)
+        return self._infer(*data, **kwargs)
 
 
 def _call(function: Function, path: str, objects: Dict[str, Any]) -> None:

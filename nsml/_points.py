@@ -235,7 +235,8 @@ class Points:
         A report with `scope=` selects them: then only the globals of its main module are added.
         """
         main = sys.modules.get("__main__")
-        names: Dict[str, Any] = dict(vars(main)) if main is not None else {}
+        names: Dict[str, Any] = {"nsml": sys.modules.get("nsml")}  # for `nsml.infer(...)`
+        names.update(vars(main) if main is not None else {})
         reported = self._reported()
         if reported is not None:
             names.update(reported)

@@ -23,15 +23,17 @@ from nsml._points import Points
 from nsml._report import Reporter, encode
 from nsml._rights import make_folders, make_unique, remove_tree
 from nsml._spool import Spool
+from nsml._stages import INFER, stage
 from nsml._steps import Progress, read_done, write_done
 from nsml._strict import Strictness, comes_from_signal, reason
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import Any, Callable, Dict, List, Optional, Set, Tuple, Union
+    from typing import Any, Callable, Dict, List, NoReturn, Optional, Sequence, Set, Tuple, Union
 
     from nsml._checkpoints import Draft
     from nsml._knobs import Knob, Knobs
+    from nsml._limits import Watch
     from nsml._presets import Preset
 
     Function = Callable[..., Any]
@@ -45,6 +47,8 @@ _LONGEST_STEP_S = 10.0
 _RESUME_TRIES = 10
 """A minute each, while the agent does not answer: saved progress is worth the wait."""
 
+_LISTEN_S = 0.05
+_KEPT_TRIES, _KEPT_EVERY_S = 100, 0.1
 _LONGEST_REASON = 500
 _MOST_REASONS = 20  # Most logged reasons for lost checkpoints, once each.
 _MOST_NAME_BYTES = 512
@@ -68,9 +72,12 @@ class Session:
         self._name = name
         root = run_dir or os.path.abspath(".nsml")
         self.spool = Spool(os.path.join(run_dir, "spool") if run_dir else None)
+        self._stage = stage(run_dir)
         self.strictness = Strictness(is_on=not run_dir)
-        self.reporter = Reporter(self.spool, self.strictness)
-        self.media = Media(self.spool, run_dir, self.strictness)
+        # In a stage the program is not to be trained: what it reports on the way to `paused` is dropped.
+        reports = Spool(None) if self._stage else self.spool
+        self.reporter = Reporter(reports, self.strictness)
+        self.media = Media(reports, "" if self._stage else run_dir, self.strictness)
         self._checkpoints = Checkpoints(os.path.join(root, "checkpoints"))
         self._artifacts = Artifacts(run_dir, root, self._checkpoints, self._keep_artifact)
         self._loads = os.path.join(root, "loads")
@@ -84,6 +91,11 @@ class Session:
         self._has_resumed = False
         self._leaving = Leaving(run_dir)
         self.progress = Progress(self._loop_begins, self._step_ended)
+        self._watch: Optional[Watch] = None
+        if self._stage and self._stage != INFER:
+            from nsml._limits import Watch
+
+            self._watch = Watch(run_dir)
         self._knobs: Optional[Knobs] = None
         self._declared: Dict[str, Knob] = {}
         self.points = Points(run_dir, lambda: self.reporter.scope, self)  # type: ignore[arg-type] # a Program
@@ -120,7 +132,7 @@ class Session:
             self.points.look_from_torch(counts=True)
         if self._knobs is not None:
             self._knobs.bind(kwargs)
-        if self._run_dir:
+        if self._run_dir and not self._stage:
             self._resume()
 
     def knob(
@@ -244,6 +256,8 @@ class Session:
             kind = type(save_fn).__name__
             self._cannot(f"nsml.save: save_fn is no function ({kind}): it is not used")
             save_fn = None
+        if self._stage:
+            return
         name = self._name_of(checkpoint if checkpoint is not None else iteration)
         if save_fn is None and not self._model.can_save:
             self._nothing_to_save(name)
@@ -263,6 +277,8 @@ class Session:
         Raises:
             OSError, TypeError, ValueError: in strict mode, if it cannot be saved.
         """
+        if self._stage:
+            return
         try:
             text = _artifact_name(name)
         except Exception as error:
@@ -390,12 +406,19 @@ class Session:
     def paused(self, scope: Optional[Dict[str, Any]] = None) -> None:
         """Load the checkpoint of `--iteration`, and continue: the start of a fork or a resume.
 
+        In a session of `nsml submit` it loads the submitted checkpoint, predicts, and ends the process: it never returns.
+        In one of `nsml infer` it loads the checkpoint, and then only evaluates what `nsml exec` asks.
+
         Raises:
-            NotImplementedError: the session was started for evaluation (`nsml submit`).
+            RuntimeError: neither is the case, nor is there an `--iteration`.
         """
         if scope is not None:
             self.reporter.scope = scope
+        if self._watch is not None:
+            self._watch.paused()
         print("Paused.", flush=True)
+        if self._stage:
+            self._serve()
         self._resume()  # an earlier attempt's checkpoint is newer than the initial one
         if self._has_resumed:
             return
@@ -403,13 +426,127 @@ class Session:
         if iteration is None:
             if not self._run_dir:
                 return
-            raise NotImplementedError(
-                "UNSUPPORTED: nsml.paused() without --iteration means nsml submit or nsml infer, "
-                "which this version cannot do yet"
+            raise RuntimeError(
+                "nsml.paused() has nothing to load: nsml fork, nsml submit and nsml infer start a program with --pause 1"
             )
         self._record_state("PAUSED")
         self.progress.resume(self._load(recorded_name(iteration)))
         self._record_state("RUNNING")
+
+    def start_stage(self) -> None:
+        """Limit the time until `paused`, if this session predicts."""
+        if self._watch is not None:
+            self._watch.start()
+
+    def _serve(self) -> NoReturn:
+        """Predict for a submission, or wait for inputs. Ends the process, or raises what the program's `load` raises."""
+        if self._watch is None:
+            self._record_state("PAUSED")
+            self._load_initial()
+            self._record_state("RUNNING")
+            print("Ready: nsml exec SESSION 'nsml.infer(...)'", flush=True)
+            while True:  # until the session is stopped
+                self.points.look()
+                time.sleep(_LISTEN_S)
+        from nsml._predictions import predict
+
+        predict(self._stage, self._watch, self._load_initial, self._model.infer, self.keep_file)
+
+    def _load_initial(self) -> None:
+        """Load the session's checkpoint. Raises KeyError without one."""
+        if not self._resumes_from:
+            raise KeyError("the session has no checkpoint")
+        for tries_left in range(_RESUME_TRIES, 0, -1):
+            try:
+                self._load(self._resumes_from, is_resuming=True)
+            except TimeoutError:
+                if tries_left == 1:
+                    raise
+            else:
+                return
+
+    def keep_file(self, name: str, path: str) -> None:
+        """Save an artifact that must not be lost. Raises OSError, TypeError, ValueError."""
+        self._artifacts.save(name, path)
+        for _ in range(_KEPT_TRIES):
+            self.spool.settle()
+            if not self.spool.is_waiting:
+                return
+            time.sleep(_KEPT_EVERY_S)
+        raise OSError(errno.ENOSPC, "the record of an artifact cannot be written")
+
+    def fetch_artifact(self, name: str) -> Tuple[str, str]:
+        """Fetch the newest artifact of a name among all sessions of this user; return its folder, and its session.
+
+        The folder above it is the caller's to remove.
+
+        Raises:
+            KeyError: there is none.
+            OSError: it could not be fetched.
+        """
+        from nsml._agent import AgentRefusedError, request
+
+        make_folders(self._loads)
+        place = make_unique(self._loads)
+        target = f"loads/{os.path.basename(place)}/model"
+        try:
+            answer = request(self._run_dir, {"op": "artifact", "name": name, "target": target})
+        except AgentRefusedError as error:
+            remove_tree(place)
+            if error.code in ("NOT_FOUND", "UNSUPPORTED"):
+                raise KeyError(name) from None
+            raise OSError(f"{error.code}: {error}") from None
+        folder = os.path.join(self._run_dir, str(answer.get("folder") or target))
+        return folder, str(answer.get("session", ""))
+
+    def cache(
+        self,
+        preprocess_fn: Function,
+        output_path: Union[str, Sequence[str]] = ("./processed",),
+        **kwargs: Any,
+    ) -> None:
+        """Call `preprocess_fn(output_path=[...], **kwargs)`, which writes these files and folders, or restore them.
+
+        They are restored from an earlier session of the same user, if the source of the function, its arguments and the
+        versions of the session's datasets are the same. Functions that it calls are not looked at: if one changes,
+        change an argument. All processes of a replica may call it: the first one runs the function. Outside of a
+        session it always runs.
+        """
+        given = output_path if isinstance(output_path, str) else list(output_path)
+
+        def run() -> None:
+            preprocess_fn(output_path=given, **kwargs)
+
+        if not self._run_dir:
+            run()
+            return
+        from nsml._caches import cached
+
+        paths = [given] if isinstance(given, str) else [str(path) for path in given]
+        of, may_save = (preprocess_fn, kwargs), not self._stage
+        cached(run, paths, of=of, run_dir=self._run_dir, session=self, may_save=may_save)
+
+    def visdom(self, visdom: Any = None, **kwargs: Any) -> Any:
+        """Return a `visdom.Visdom` that never ends training.
+
+        A session has no Visdom server to post to. Unless `server` names one, the windows are written to a file, the
+        artifact `visdom` of the session from its end on: `visdom.Visdom().replay_log(FILE)` shows them. Outside of a
+        session it is `visdom.Visdom(**kwargs)`.
+
+        Args:
+            visdom: the module.
+            **kwargs: of its class.
+
+        Raises:
+            TypeError: no module was given.
+        """
+        if not hasattr(visdom, "Visdom"):
+            raise TypeError("nsml.Visdom needs the module: nsml.Visdom(visdom=visdom)")
+        if not self._run_dir:
+            return visdom.Visdom(**kwargs)
+        from nsml._windows import session_visdom
+
+        return session_visdom(visdom.Visdom, kwargs, self.artifact)
 
     def infer(self, data: Any, **kwargs: Any) -> Any:
         """Return the result of the bound infer function for `data`."""
@@ -446,7 +583,7 @@ class Session:
     def _answer_notice(self, now: float, *, is_between: bool = False) -> None:
         """Save on a notice, and exit, when possible: between two steps, at the end of a report, in a pause."""
         leaving = self._leaving
-        if self._saves or not (leaving.is_waiting or leaving.is_time(now)):
+        if self._stage or self._saves or not (leaving.is_waiting or leaving.is_time(now)):
             return
         if leaving.unanswered() is None or not (_is_first() and self._model.can_save):
             return
@@ -638,7 +775,7 @@ class Session:
         *,
         is_resuming: bool = False,
     ) -> List[int]:
-        from nsml._agent import AgentRefusedError, request
+        from nsml._agent import AgentRefusedError, NotHandedOutError, request
 
         make_folders(self._loads)
         place = make_unique(self._loads)
@@ -659,7 +796,8 @@ class Session:
             self._knobs_loaded(made)
         except AgentRefusedError as error:
             if error.code != "NOT_FOUND":
-                raise RuntimeError(f"nsml.load({name!r}): {error.code}: {error}") from None
+                why = f"nsml.load({name!r}): {error.code}: {error}"
+                raise NotHandedOutError(why) from None
             raise _no_model(session or self._name, name) from None
         else:
             return done
@@ -770,10 +908,14 @@ _SESSION = Session(os.environ.get("NSML_RUN_DIR", ""), constants.SESSION_NAME)
 if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=_SESSION.spool.after_fork)
     os.register_at_fork(after_in_child=_SESSION.points.after_fork)
+_SESSION.start_stage()
 
 bind = _SESSION.bind
 save = _SESSION.save
 artifact = _SESSION.artifact
+keep_file = _SESSION.keep_file
+cache = _SESSION.cache
+Visdom = _SESSION.visdom
 load = _SESSION.load
 paused = _SESSION.paused
 report = _SESSION.reporter.report

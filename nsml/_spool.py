@@ -99,6 +99,11 @@ class Spool:
             self._count_drop(reason, is_told=is_told)
         self.settle()
 
+    @property
+    def is_waiting(self) -> bool:
+        """Whether records wait to be written."""
+        return bool(self._owed)
+
     def settle(self) -> None:
         """Write pending records, if writing works again."""
         if self._folder is None:

@@ -111,7 +111,7 @@ def test_pythonpath_alone_would_lose(project: Path, sdk: Path, tmp_path: Path) -
     if not any(project.glob("nsml*")):
         pytest.skip("this program has no stub")
     bare = tmp_path / "bare"
-    (bare / "nsml").mkdir(parents=True)
+    (bare / "nsml/spec").mkdir(parents=True)
     for path, content in sdk_files().items():
         if path.startswith("nsml/"):
             (bare / path).write_bytes(content)
@@ -299,17 +299,3 @@ def test_constants(
 ) -> None:
     answer = run(["-c", f"import nsml; print(repr(({expression})))"], sdk, tmp_path, **environment)
     assert ast.literal_eval(answer) == value
-
-
-def test_visdom_says_that_it_is_not_there_yet_only_when_it_is_called(
-    sdk: Path, tmp_path: Path
-) -> None:
-    program = """
-import nsml
-from nsml import Visdom
-try:
-    Visdom(visdom=object(), use_incoming_socket=False)
-except NotImplementedError as error:
-    print(error)
-"""
-    assert "nsml.Visdom is not supported yet" in run(["-c", program], sdk, tmp_path)

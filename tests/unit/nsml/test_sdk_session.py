@@ -20,7 +20,7 @@ from hypothesis import strategies as st
 
 from nsml import _agent
 from nsml._checkpoints import Checkpoints, escape, remove_tree
-from nsml._extras import cache, copy
+from nsml._extras import copy
 from nsml._frames import parse
 from nsml._session import Session
 
@@ -438,7 +438,7 @@ class TestObjects:
             copy({}, target)
 
     def test_cache_calls_the_function_with_its_paths(self) -> None:
-        seen = []
+        seen, cache = [], Session("", "").cache
         cache(lambda **kwargs: seen.append(kwargs), data=1)
         cache(lambda **kwargs: seen.append(kwargs), output_path=["a", "b"])
         assert seen == [{"output_path": ["./processed"], "data": 1}, {"output_path": ["a", "b"]}]
@@ -562,11 +562,11 @@ class TestPaused:
         states = [record["state"] for record in records(tmp_path, "state")]
         assert states == ["PAUSED", "RUNNING"] * 2
 
-    def test_submit_says_that_it_is_not_there_yet(
+    def test_without_a_checkpoint_to_load_it_says_what_starts_a_program_so(
         self, session: Session, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         monkeypatch.setattr(sys, "argv", ["main.py", "--mode", "test", "--pause", "1"])
-        with pytest.raises(NotImplementedError, match="UNSUPPORTED"):
+        with pytest.raises(RuntimeError, match="nsml fork, nsml submit"):
             session.paused()
 
 
