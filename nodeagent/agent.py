@@ -564,6 +564,7 @@ class Agent:
             collect=self._collect,
             listen=self._listen,
             reachable=self._tunnels.reachable,
+            closed=self._tunnels.closed,
             streaming=self._endpoints.serving,
             folder=self._folders.of,
             clock=parts.clock,

@@ -690,6 +690,8 @@ def _network_note(settings: Settings, isolation: IsolationFacts, found: NetworkF
         words.append(f"sessions share the machine's network: {why}")
     elif isolation.level is Isolation.NAMESPACE and os.geteuid():
         words.append("sessions have networks of their own, by pasta")
+    if isolation.level is Isolation.NAMESPACE and isolation.joined_reason:
+        words.append(f"sessions cannot be kept from the network: {isolation.joined_reason}")
     if _only_owner(isolation):
         return "; ".join(words)  # all sessions belong to one person, as does the metadata
     if settings.metadata_addresses and found.open_reason:
@@ -936,7 +938,7 @@ def _machine(
         isolation=isolation.level,
         only_owner=_only_owner(isolation),
         gangs=gangs,
-        networks=_offer(settings, isolation.level, networks, gangs, interface),
+        networks=_offer(settings, isolation, networks, gangs, interface),
         isolation_note="; ".join(
             filter(None, [isolation.reason, _network_note(settings, isolation, networks)])
         ),
@@ -968,22 +970,27 @@ def _gangs(settings: Settings, isolation: Isolation, interface: str) -> GangNetw
 
 def _offer(
     settings: Settings,
-    isolation: Isolation,
+    isolation: IsolationFacts,
     found: NetworkFacts,
     gangs: GangNetwork,
     interface: str,
 ) -> NetworkOffer:
     """Return the networks offered to sessions without a gang: the host network if allowed, or if all use it."""
-    if isolation is Isolation.CONTAINER:
+    level = isolation.level
+    has_none = level is Isolation.CONTAINER
+    if level is Isolation.CONTAINER:
         has_own = settings.container_network != HOST
     else:
-        has_own = isolation is Isolation.NAMESPACE and found.network is not None
+        has_own = level is Isolation.NAMESPACE and found.network is not None
+        has_none = level is Isolation.NAMESPACE and not isolation.joined_reason
     if settings.host_network == "never":
-        return NetworkOffer(has_own=has_own, host=None if has_own else GangNetwork(mode=HOST))
+        host = None if has_own else GangNetwork(mode=HOST)
+        return NetworkOffer(has_own=has_own, host=host, has_none=has_none)
     # those for an overlay name interfaces that the machine lacks
     chosen = {} if gangs.is_overlay else gangs.environment
     environment = {**interface_variables(HOST, interface), **chosen}
-    return NetworkOffer(has_own=has_own, host=replace(gangs, mode=HOST, environment=environment))
+    host = replace(gangs, mode=HOST, environment=environment)
+    return NetworkOffer(has_own=has_own, host=host, has_none=has_none)
 
 
 def _sdk(folder: Path) -> Path:

@@ -95,6 +95,7 @@ class Tunnels:
         self._relays = Relays(clock)
         self._pacing = Pacing(clock)
         self._folders: dict[ReplicaId, ReplicaFolder] = {}
+        self._closed: set[ReplicaId] = set()
         self._open: dict[asyncio.Task[None], _Way] = {}
         self._group = TaskGroup()
         self._listening: asyncio.Task[None] | None = None
@@ -129,6 +130,15 @@ class Tunnels:
             for tunnel, way in self._open.items():
                 if way.replica_id == replica_id:
                     loop.call_later(0.0 if way.to_agent else _LINGER_S, tunnel.cancel)
+
+    @contextmanager
+    def closed(self, replica_id: ReplicaId) -> Iterator[None]:
+        """Refuse all tunnels to a replica while the context lasts, whatever is ordered, with the reason."""
+        self._closed.add(replica_id)
+        try:
+            yield
+        finally:
+            self._closed.discard(replica_id)
 
     def open(self, order: pb.OpenTunnel) -> None:
         """Dial a tunnel; returns at once. Errors are sent to its client."""
@@ -263,6 +273,8 @@ class Tunnels:
 
     def _running(self, replica_id: ReplicaId | None, order: pb.OpenTunnel) -> RunningReplica:
         """Return a replica open to tunnels. Raises ServiceUnreachable."""
+        if replica_id in self._closed:
+            raise ServiceUnreachable("it is a step of a submission, into which nobody reaches")
         folder = None if replica_id is None else self._folders.get(replica_id)
         if replica_id is None or folder is None or not self._has_sockets:
             raise ServiceUnreachable("its program does not run here")

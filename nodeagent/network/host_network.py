@@ -1,4 +1,4 @@
-"""Chooses a replica's network: one of its own, that of its gang, or the node's at the session's request.
+"""Chooses a replica's network: one of its own, that of its gang, the node's at the session's request, or none.
 
 The control plane places by the node's offer; the agent decides here what it starts, by its current
 settings.
@@ -7,19 +7,25 @@ settings.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 from nodeagent.network.gang_network import HOST, NONE, GangNetwork
 from nodeagent.runtimes.interface import NodeRefused
 from nsml.v1 import resources_pb2 as resources
-
-if TYPE_CHECKING:
-    from nsml.v1 import sessions_pb2 as sessions
+from nsml.v1 import sessions_pb2 as sessions
 
 _REFUSALS = {
     resources.NETWORK_HOST: "this node does not allow the host network: see host_network of its agent",
     resources.NETWORK_OWN: "this node gives sessions no network of their own: nsml node show says why",
+    resources.NETWORK_NONE: "this node cannot keep sessions from its network: nsml node show says why",
 }
+CONFINED = frozenset(
+    {
+        sessions.SESSION_STAGE_PREDICT,
+        sessions.SESSION_STAGE_PREDICT_TEST,
+        sessions.SESSION_STAGE_EVALUATE,
+    }
+)
+"""Stages of sessions that nothing may leave but their result: without a network, and nobody enters them."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -27,28 +33,40 @@ class NetworkOffer:
     """The networks that a session without a gang may request on this node.
 
     `has_own`: sessions get networks of their own. `host`: the node's network, for sessions that request
-    it; None: it is refused.
+    it; None: it is refused. `has_none`: sessions can have a loopback alone.
     """
 
     has_own: bool = False
     host: GangNetwork | None = None
+    has_none: bool = False
 
     @property
     def networks(self) -> list[resources.Network]:
         """The networks offered to the control plane."""
         own = [resources.NETWORK_OWN] if self.has_own else []
-        return own if self.host is None else [*own, resources.NETWORK_HOST]
+        host = [] if self.host is None else [resources.NETWORK_HOST]
+        return [*own, *host, *([resources.NETWORK_NONE] if self.has_none else [])]
+
+
+def is_confined(spec: sessions.SessionSpec) -> bool:
+    """Whether nothing may leave the session but its result, whatever else is ordered."""
+    return spec.stage in CONFINED
+
+
+def has_no_network(spec: sessions.SessionSpec) -> bool:
+    """Whether its replica reaches nothing but its own loopback."""
+    return is_confined(spec) or spec.network == resources.NETWORK_NONE
 
 
 def network_of(
     spec: sessions.SessionSpec, gangs: GangNetwork, offer: NetworkOffer
 ) -> GangNetwork | None:
-    """Return the network that a replica shares; None: its own, or the node's default.
+    """Return the network that a replica shares; None: its own, the node's default, or none (`has_no_network`).
 
     Raises:
         NodeRefused: the node does not offer the requested network.
     """
-    wanted = spec.network
+    wanted = resources.NETWORK_NONE if is_confined(spec) else spec.network
     if spec.replica_count > 1:
         if gangs.mode == NONE:
             raise NodeRefused("this node gives gangs no network: see gang_network of its agent")

@@ -12,6 +12,7 @@ from __future__ import annotations
 from google.protobuf.message import DecodeError
 
 from nodeagent.folders import ReplicaFolder, ReplicaFolders, write_atomically
+from nodeagent.network.host_network import is_confined
 from nsml.v1 import agents_pb2 as pb
 from nsml.v1 import sessions_pb2 as sessions
 
@@ -25,6 +26,21 @@ def owner_of(assignment: pb.Assignment) -> str:
     Users older than ids have their name.
     """
     return assignment.owner_id or assignment.owner
+
+
+def account_of(assignment: pb.Assignment) -> str:
+    """Return whose account its program has: that of its owner, and of its stage if it is confined.
+
+    So no other session of its owner, and of the other stages, has its uid.
+    """
+    owner = owner_of(assignment)
+    return f"{owner}/{stage_word(assignment.spec)}" if is_confined(assignment.spec) else owner
+
+
+def stage_word(spec: sessions.SessionSpec) -> str:
+    """Return the stage of a session as its program reads it, such as "predict-test"."""
+    name = sessions.SessionStage.Name(spec.stage)
+    return name.removeprefix("SESSION_STAGE_").lower().replace("_", "-")
 
 
 def dataset_name(dataset: sessions.DatasetReference) -> str:

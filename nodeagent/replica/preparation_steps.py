@@ -42,7 +42,7 @@ from nodeagent.network.gang_network import (
     own_port,
 )
 from nodeagent.network.host_network import shares_ports
-from nodeagent.replica.assignments import dataset_name, note_use, owner_of
+from nodeagent.replica.assignments import dataset_name, note_use, owner_of, stage_word
 from nodeagent.replica.preparation_log import PreparationLog
 from nodeagent.runtimes.interface import DeviceGrant, Mount, NodeRefused, PythonEnvironment
 from nodeagent.safe_paths import open_folder
@@ -642,9 +642,12 @@ def environment_of(
             "NSML_SESSION_NAME": assignment.session_name,
             "NSML_GPU_NUM": str(len(grants)),
             "NSML_DATASET_NAME": os.pathsep.join(names),
+            "NSML_DATASET_DIGEST": os.pathsep.join(one.digest for one in assignment.spec.datasets),
             **gang,
         }
     )
+    if assignment.spec.stage:
+        env["NSML_STAGE"] = stage_word(assignment.spec)
     if assignment.knobs:
         env["NSML_KNOBS"] = json.dumps([_knob_of(one) for one in assignment.knobs])
     simulated = [grant.uuid for grant in grants if grant.simulated]

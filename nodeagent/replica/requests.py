@@ -2,7 +2,8 @@
 
 `{"v": 1, "op": "load", "checkpoint": NAME, "session": NAME or null, "target": FOLDER}` answers with
 `{"ok": true, "folder": FOLDER}` once the checkpoint is in that folder below `run/`, or with
-`{"ok": false, "error": CODE, "message": TEXT}`; `"resume": true` loads the one that the attempt resumes from. `{"v": 1, "op": "keep", "folder": FOLDER}` answers once the
+`{"ok": false, "error": CODE, "message": TEXT}`; `"resume": true` loads the one that the attempt resumes from. `{"v": 1, "op": "artifact", "name": NAME, "target": FOLDER}` does so with the
+newest artifact of a name among the sessions of the session's owner. `{"v": 1, "op": "keep", "folder": FOLDER}` answers once the
 agent has made that checkpoint its own, as far as possible. `order` and `answer` are those of `nsml/_orders.py`, `change` is that of `nsml/_changes.py`.
 Whatever a client sends or omits, only its own connection suffers.
 """
@@ -43,6 +44,7 @@ from nsml.client.rpc import Rpc
 from nsml.common.clock import Offload, inline
 from nsml.common.concurrency import to_its_end
 from nsml.content.errors import ContentError
+from nsml.v1 import artifacts_pb2 as artifacts
 from nsml.v1 import checkpoints_pb2 as pb
 
 if TYPE_CHECKING:
@@ -126,6 +128,34 @@ class Loads:
             raise RequestRefused(error.reason or "FAILED", error.message) from error
         except (ContentError, OSError) as error:
             raise RequestRefused("FAILED", str(error)) from error
+        finally:
+            await uninterrupted(self._run, partial(remove_tree, staged))
+
+    async def load_artifact(
+        self, replica: ReplicaId, run_folder: Path, request: dict[str, Any], user: str = ""
+    ) -> tuple[str, str]:
+        """Fetch the newest artifact of a name among all sessions of `user`; return its folder below `run_folder`, and its session.
+
+        Raises RequestRefused.
+        """
+        parts = _target(_text(request, "target"))
+        asked = artifacts.FindArtifactRequest(
+            session_id=replica.session_id, name=_text(request, "name")
+        )
+        staged = self._staging / secrets.token_hex(8)
+        method = "ArtifactService/FindArtifact"
+        try:
+            answer = await self._rpc().unary(method, asked, artifacts.FindArtifactResponse)
+            await self._trees.fetch(answer.artifact.digest, staged, user)
+            folder = await uninterrupted(self._run, partial(_move, staged, run_folder, parts))
+        except NotFound as error:
+            raise RequestRefused("NOT_FOUND", error.message) from error
+        except ClientError as error:
+            raise RequestRefused(error.reason or "FAILED", error.message) from error
+        except (ContentError, OSError) as error:
+            raise RequestRefused("FAILED", str(error)) from error
+        else:
+            return folder, answer.artifact.session
         finally:
             await uninterrupted(self._run, partial(remove_tree, staged))
 
@@ -301,11 +331,8 @@ class RequestServer:
         if not isinstance(request, dict) or request.get("v") != 1:
             raise RequestRefused("INVALID", 'the request is not an object with "v": 1')
         match request.get("op"):
-            case "load":
-                folder = await self._loads.load(
-                    self._replica, self._folder.run, request, self._user
-                )
-                return {"ok": True, "folder": folder}
+            case "load" | "artifact":
+                return await self._load(request)
             case "keep":
                 if (
                     client.connection.sends_no_more()
@@ -325,6 +352,14 @@ class RequestServer:
             case operation:
                 text = f"this agent does not know {str(operation)[:40]!r}"
                 raise RequestRefused("UNSUPPORTED", text)
+
+    async def _load(self, request: dict[str, Any]) -> dict[str, Any]:
+        """Fetch a checkpoint or an artifact."""
+        place = self._replica, self._folder.run, request, self._user
+        if request["op"] == "load":
+            return {"ok": True, "folder": await self._loads.load(*place)}
+        folder, session = await self._loads.load_artifact(*place)
+        return {"ok": True, "folder": folder, "session": session}
 
     def _order_for(self, client: _Client, request: dict[str, Any]) -> Mapping[str, Any] | None:
         """Return the order for the requesting process, which answers on the same connection."""

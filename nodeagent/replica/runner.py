@@ -20,8 +20,8 @@ from nodeagent.link.outbox import Outbox, replica_of
 from nodeagent.link.reports import exit_of, exit_without_start, placed_as, report_of
 from nodeagent.machine.accounts import Accounts, AccountsError
 from nodeagent.network.gang_network import GangNetwork
-from nodeagent.network.host_network import NetworkOffer, network_of
-from nodeagent.replica.assignments import note_unstarted, owner_of, read_unstarted
+from nodeagent.network.host_network import NetworkOffer, has_no_network, is_confined, network_of
+from nodeagent.replica.assignments import account_of, note_unstarted, owner_of, read_unstarted
 from nodeagent.replica.preparation_log import PreparationLog
 from nodeagent.replica.preparation_steps import (
     Draft,
@@ -103,7 +103,7 @@ class RunnerContext:
 
     `grants` looks devices up by uuid, ValueError for a missing one; `collect` sends
     a replica's records, and calls its last argument when the program pauses or continues; `listen` opens
-    its request socket, for its owner; `reachable` allows tunnels to its program; `streaming` serves its
+    its request socket, for its owner; `reachable` allows tunnels to its program, and `closed` refuses them with the reason; `streaming` serves its
     streamed datasets; `run_long` is
     for work that the program can prolong; `mps_folder` has the pipes of the machine's MPS, if it
     is used.
@@ -123,6 +123,7 @@ class RunnerContext:
     collect: Collect
     listen: Callable[[ReplicaId, ReplicaFolder, str], AbstractAsyncContextManager[None]]
     reachable: Callable[[ReplicaId, ReplicaFolder], AbstractContextManager[None]]
+    closed: Callable[[ReplicaId], AbstractContextManager[None]]
     streaming: Callable[
         [ReplicaId, ReplicaFolder, sessions.SessionSpec], AbstractAsyncContextManager[None]
     ]
@@ -338,7 +339,7 @@ class Runner:
     async def _uid(self) -> int | None:
         """Return the uid of its program on this machine; None: the agent's own."""
         accounts = self.place.accounts
-        owner = owner_of(self.assignment)
+        owner = account_of(self.assignment)
         if accounts is None:
             return None
         known = accounts.known(owner)
@@ -383,6 +384,7 @@ class Runner:
             image_name=draft.image_name,
             names=draft.names,
             gang=network,
+            without_network=has_no_network(spec),
         )
 
     async def _linger(self) -> ExitRecord | None:
@@ -488,7 +490,12 @@ class Runner:
 
     async def _watch(self, group: TaskGroup) -> pb.ReplicaExit:
         following = group.create_task(self._follow_progress())
-        with self.place.reachable(self.replica_id, self.folder):
+        place = self.place
+        with (
+            place.closed(self.replica_id)
+            if is_confined(self.assignment.spec)
+            else place.reachable(self.replica_id, self.folder)
+        ):
             self._say(pb.REPLICA_PHASE_RUNNING)
             record = await self.place.runtime.wait(self.replica_id)
         following.cancel()
@@ -583,6 +590,8 @@ class Runner:
         )
 
     def _paused(self, is_paused: bool) -> None:
+        if self.assignment.spec.stage == sessions.SESSION_STAGE_PREDICT:
+            return  # users see it change: a program could tell them hidden inputs so
         if self.phase in {pb.REPLICA_PHASE_RUNNING, pb.REPLICA_PHASE_PAUSED}:
             self._say(pb.REPLICA_PHASE_PAUSED if is_paused else pb.REPLICA_PHASE_RUNNING)
 

@@ -1,13 +1,17 @@
-"""/etc/passwd and /etc/group of a replica: those of its system, plus a line for the session's user.
+"""Files of names in /etc of a replica.
 
-Programs look up their user there: git, ssh, getpass.getuser.
+/etc/passwd and /etc/group are those of its system, plus a line for the session's user: programs look up their user
+there (git, ssh, getpass.getuser). Without a network, /etc/hosts has the replica itself alone, and no resolver is named.
 """
 
 from __future__ import annotations
 
+import socket
 from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
+
+from nodeagent.network.rules import hosts_file
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -19,7 +23,7 @@ _FILES: Final = ("/etc/passwd", "/etc/group")
 
 
 def names_file(folder: ReplicaFolder, path: str) -> Path:
-    """Return the replica's file for /etc/passwd or /etc/group."""
+    """Return the replica's file for one of /etc."""
     return folder.path / path.rpartition("/")[2]
 
 
@@ -31,6 +35,17 @@ def write_names(
         names_file(folder, path).write_bytes(with_session(path, content, uid, gid))
         names_file(folder, path).chmod(0o644)
     return {path: names_file(folder, path) for path in contents}
+
+
+def write_hosts(folder: ReplicaFolder) -> Mapping[str, Path]:
+    """Write /etc/hosts and /etc/resolv.conf of a replica without a network; return their places. Raises OSError."""
+    hosts = hosts_file("", socket.gethostname())
+    places = {}
+    for path, text in {"/etc/hosts": hosts, "/etc/resolv.conf": ""}.items():
+        place = places[path] = names_file(folder, path)
+        place.write_text(text)
+        place.chmod(0o644)
+    return places
 
 
 def machines_names() -> Mapping[str, bytes]:

@@ -17,7 +17,7 @@ from nodeagent.engine.images import (
     without_meaning,
 )
 from nodeagent.engine.volumes import volume_targets
-from nodeagent.network.gang_network import overlay_name
+from nodeagent.network.gang_network import NONE, overlay_name
 from nodeagent.runtimes.account_names import names_file
 from nodeagent.runtimes.launch import APP, RUN, SDK, all_mounts, layout_of, whole_environment
 from nodeagent.shim.cgroups import cpu_quota
@@ -160,7 +160,7 @@ def container_config(
             "SecurityOpt": ["no-new-privileges"],
             "GroupAdd": [str(group) for group in spec.groups],
             "ReadonlyRootfs": True,
-            "NetworkMode": spec.gang.engine_network if spec.gang else place.network,
+            "NetworkMode": _network_mode(spec, place),
             "IpcMode": "private",
             "PidMode": "",
             "UTSMode": "",
@@ -189,6 +189,12 @@ def container_config(
             ],
         },
     }
+
+
+def _network_mode(spec: ReplicaSpec, place: ContainerPlace) -> str:
+    if spec.without_network:
+        return NONE
+    return spec.gang.engine_network if spec.gang else place.network
 
 
 def _cpu_limit(cpus: float | None) -> dict[str, int]:

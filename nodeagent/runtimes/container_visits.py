@@ -37,14 +37,21 @@ if TYPE_CHECKING:
 
     from nodeagent.runtimes.visits import VisitOrder
 
-_SHELL_SCRIPT: Final = r"""
+# runc's Go runtime now and then leaves a program that enters a container with the hard limit of open files as its soft
+# one (opencontainers/runc#4195): it takes that of the container's first program again.
+_AS_THE_FIRST: Final = r"""
+while read -r a b c most _; do
+  [ "$a $b $c" = "Max open files" ] && ulimit -S -n "$most"
+done < /proc/1/limits 2> /dev/null
+"""
+_SHELL_SCRIPT: Final = rf"""{_AS_THE_FIRST}
 place="$NSML_SESSION_NAME:$NSML_RANK"
 export PS1 SHELL
 SHELL=$(command -v bash) && PS1="$place \\w $ " && exec bash
 SHELL=/bin/sh PS1="$place $ "
 exec sh
 """
-_COMMAND_SCRIPT: Final = r"""
+_COMMAND_SCRIPT: Final = rf"""{_AS_THE_FIRST}
 export SHELL
 SHELL=$(command -v bash) && exec bash -c "$1"
 SHELL=/bin/sh

@@ -93,7 +93,8 @@ class ReplicaSpec:
     runtime enforces each one, or refuses the start.
 
     `gang` is a shared network: that of its gang, or the machine's at the session's
-    request. None: the runtime's default, one of its own if possible.
+    request. None: the runtime's default, one of its own if possible. With `without_network` it reaches nothing but a
+    loopback of its own: only with a root of its own, and no `gang`.
 
     `uid` and `gid`, set together, are the program's user on the machine, and the owner of its folders
     and log; None: the agent's own user. `groups` are supplementary groups, for its read rights.
@@ -127,6 +128,7 @@ class ReplicaSpec:
     sdk_folder: Path | None = None
     python: PythonEnvironment | None = None
     gang: GangNetwork | None = None
+    without_network: bool = False
     image: str | None = None
     image_name: str = ""
     names: Mapping[str, bytes] = field(default_factory=dict)

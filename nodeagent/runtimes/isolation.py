@@ -42,7 +42,8 @@ class IsolationFacts:
 
     `with_accounts` are the levels at which programs can run as users of their own. `user_reason` is
     why `user` failed, if it was tried: relevant only without a stronger level.
-    `unmet` is a setting that this machine does not support.
+    `unmet` is a setting that this machine does not support. `joined_reason` is why programs at level `namespace`
+    cannot be kept from the machine's network; "" if they can.
     """
 
     level: Isolation
@@ -52,6 +53,7 @@ class IsolationFacts:
     reason: str
     user_reason: str = ""
     unmet: str = ""
+    joined_reason: str = ""
 
 
 def probe_isolation(
@@ -68,6 +70,7 @@ def probe_isolation(
     found = {Isolation.NONE}
     with_accounts: set[Isolation] = set()
     reasons: list[str] = []
+    joined_reason = ""
     user_reason = ""
     machine = this_machine(with_pid=False)
     for account in dict.fromkeys((trial_id, None)):
@@ -84,6 +87,10 @@ def probe_isolation(
         if Isolation.NAMESPACE in found:
             if account is not None:
                 with_accounts.add(Isolation.NAMESPACE)
+            cut_off = _tried(
+                scratch, machine, Isolation.NAMESPACE, account, python, without_network=True
+            )
+            joined_reason = cut_off or ""
             break
     if trial_id is not None:
         reason = _tried_as_user(scratch, machine, trial_id, python)
@@ -99,6 +106,7 @@ def probe_isolation(
         machine=machine,
         reason="; ".join(reasons),
         user_reason=user_reason,
+        joined_reason=joined_reason,
     )
 
 
@@ -156,7 +164,13 @@ def _passable(*folders: Path) -> Iterator[None]:
 
 
 def _tried(
-    scratch: Path, machine: Machine, level: Isolation, account: int | None, python: Path | None
+    scratch: Path,
+    machine: Machine,
+    level: Isolation,
+    account: int | None,
+    python: Path | None,
+    *,
+    without_network: bool = False,
 ) -> str | None:
     """Return None if a program ran to its end at that level, else the failure.
 
@@ -178,6 +192,7 @@ def _tried(
         isolation=level,
         uid=account,
         gid=account,
+        without_network=without_network,
         python=None if python is None else PythonEnvironment(folder=python, base_prefix=python),
     )
     folder.create()

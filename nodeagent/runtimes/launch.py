@@ -188,12 +188,12 @@ def this_machine(*, with_pid: bool) -> Machine:
 
 
 def has_own_network(spec: ReplicaSpec) -> bool:
-    """Whether a program has a network of its own if the machine supports it.
+    """Whether a program has a network of its own, with a way out, if the machine supports it.
 
     A gang uses the machine's, as its replicas meet at their nodes and collectives need its speed, and so does a
     session at its request.
     """
-    return spec.isolation is Isolation.NAMESPACE and spec.gang is None
+    return spec.isolation is Isolation.NAMESPACE and spec.gang is None and not spec.without_network
 
 
 def shim_spec(
@@ -206,7 +206,7 @@ def shim_spec(
 ) -> dict[str, Any]:
     """Return the content of `spec.json` for a program that the shim forks.
 
-    `network_files` replace files in /etc if it has a network of its own; None: it has the
+    `network_files` replace files in /etc if it has a network of its own, or none; None: it has the
     machine's. `names` replace /etc/passwd and /etc/group.
     """
     layout = layout_of(spec, folder)
@@ -224,6 +224,7 @@ def shim_spec(
         "cwd": cwd,
         "namespace": namespace,
         "own_network": network_files is not None,
+        "no_network": spec.without_network,
         "account": account_of(spec),
         "open_files": machine.open_files,
         **shim_limits(spec, machine.limits),

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Self
 import structlog
 
 from nodeagent.folders import ReplicaId
-from nodeagent.runtimes.account_names import machines_names, write_names
+from nodeagent.runtimes.account_names import machines_names, write_hosts, write_names
 from nodeagent.runtimes.interface import Isolation, NodeRefused, StartRefused
 from nodeagent.runtimes.launch import has_own_network, shim_spec
 from nodeagent.runtimes.shims import ShimDriver, refuse_unsound
@@ -71,6 +71,10 @@ class ProcessDriver(ShimDriver):
     async def _refuse_unless_possible(self, spec: ReplicaSpec) -> None:
         if spec.isolation not in self._levels:
             raise NodeRefused(f"isolation {spec.isolation.value!r} is not available on this node")
+        if spec.without_network and spec.isolation is not Isolation.NAMESPACE:
+            raise NodeRefused(
+                f"isolation {spec.isolation.value!r} cannot keep a program from the network"
+            )
         sees_machines = spec.isolation in {Isolation.NONE, Isolation.USER}
         if sees_machines and spec.shm_bytes > max(_PLAIN_SHM_BYTES, _shm_size()):
             raise StartRefused(
@@ -83,6 +87,9 @@ class ProcessDriver(ShimDriver):
         names = None
         if spec.isolation is Isolation.NAMESPACE and spec.uid is not None and spec.gid is not None:
             names = write_names(folder, machines_names(), spec.uid, spec.gid)
+        if spec.without_network:
+            files = write_hosts(folder)
+            return shim_spec(spec, folder, self._machine, network_files=files, names=names)
         if self._network is None or not has_own_network(spec):
             return shim_spec(spec, folder, self._machine, names=names)
         files = self._network.files()

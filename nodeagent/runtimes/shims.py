@@ -31,7 +31,14 @@ from nodeagent.runtimes.interface import (
 )
 from nodeagent.runtimes.launcher import StartedShim
 from nodeagent.runtimes.records import read_claim, read_exit, write_exit, write_stop
-from nodeagent.runtimes.strays import Strays, account_of, group_in, ticks_now, words_of
+from nodeagent.runtimes.strays import (
+    Strays,
+    account_of,
+    group_in,
+    has_own_pids,
+    ticks_now,
+    words_of,
+)
 from nodeagent.shim.cgroups import remove_empty
 
 if TYPE_CHECKING:
@@ -256,7 +263,8 @@ class ShimDriver(ABC):
         now = ticks_now()  # first: later processes are counted below, or are younger
         uid, group = account_of(folder), group_in(folder)
         others = (self._folders.of(other) for other in self._folders.ids() if other != replica_id)
-        is_alone = not self._is_enclosed(group) and not any(
+        is_enclosed = self._is_enclosed(group) or has_own_pids(folder)
+        is_alone = not is_enclosed and not any(
             account_of(other) == uid and not other.exit.exists() for other in others
         )
         return Strays(

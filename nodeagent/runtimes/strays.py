@@ -30,8 +30,8 @@ class Strays:
 
     They are in its control group, if it has one, or have the mark in their environment, or write to
     `output`, and run as `uid` if that is not the agent's own: others that copy the mark must not
-    delay the replica's end. Without an enclosure, if the user has no other replica here,
-    all processes of `uid` that began before `began_before` are included.
+    delay the replica's end. Without an enclosure (a group, or a pid namespace of its own), if the user has no other
+    replica here, all processes of `uid` that began before `began_before` are included.
     """
 
     mark: bytes
@@ -114,6 +114,14 @@ def group_in(folder: ReplicaFolder) -> Group | None:
         return group_of(json.loads(folder.spec.read_bytes()))
     except (OSError, ValueError, KeyError, TypeError):
         return None
+
+
+def has_own_pids(folder: ReplicaFolder) -> bool:
+    """Return whether its programs are in a pid namespace of their own, which ends with its shim: none can leave it."""
+    try:
+        return bool(json.loads(folder.spec.read_bytes())["namespace"]["pid"])
+    except (OSError, ValueError, KeyError, TypeError):
+        return False
 
 
 def _has_mark(process: str, mark: bytes) -> bool:

@@ -147,9 +147,14 @@ class Forked:
                 self._spec,
                 first,
                 entrance,
-                # with pasta this process is in a user namespace of its own
-                may_hand_over=self._is_bounded and self._pasta is None,
+                may_hand_over=self._is_bounded and not self._is_below,
             )
+
+    @property
+    def _is_below(self) -> bool:
+        """Whether this process made a user namespace of its own for the program's network."""
+        is_cut_off = self._spec.get("no_network") and os.geteuid() != 0
+        return self._pasta is not None or bool(is_cut_off)
 
     def remark(self) -> str:
         """Return a hint for its user about a failure other than a stop."""
@@ -162,7 +167,9 @@ class Forked:
 
     def _enter_network(self) -> None:
         """Join the program's network: it is also found by the pid of this process. Raises OSError."""
-        if self._network is not None:
+        if self._spec.get("no_network"):
+            namespaces.no_network()
+        elif self._network is not None:
             namespaces.enter_network(self._network)
             os.close(self._network)
             self._network = None

@@ -5,6 +5,7 @@ Standard library only: it runs in the shim. Order of calls, with the process of 
 ```
 shim         enter_network()         if its program has a network of its own, which the agent made as root;
              own_network()           or which it makes itself (pasta.py)
+             no_network()            if its program reaches nothing
 shim         fork()                  the shim stays in its own namespaces; the child is pid 1 of new ones
 first child  settle()                sets limits of what the kernel counts by owner
              enter_root(root, plan)  builds the root on a tmpfs, pivots into it
@@ -28,6 +29,7 @@ import itertools
 import os
 import resource
 import signal
+import struct
 
 from nodeagent.shim.files import content_of, write_into
 
@@ -89,6 +91,7 @@ _ONLY_SHOWN = _MOUNT_ATTR_RDONLY | _MOUNT_ATTR_NOSUID | _MOUNT_ATTR_NODEV
 CAP_SYS_PTRACE = 19
 """Inspect processes of other users (capabilities(7))."""
 
+_SIOCGIFFLAGS, _SIOCSIFFLAGS, _IFF_UP = 0x8913, 0x8914, 1
 _FAILED_CODE = 127
 LAST_DESCRIPTOR = (1 << 31) - 1
 
@@ -189,6 +192,29 @@ def own_network() -> None:
     write_into("/proc/self/setgroups", "deny")
     write_into("/proc/self/uid_map", _mapped([uid]))
     write_into("/proc/self/gid_map", _mapped([gid]))
+
+
+def no_network() -> None:
+    """Move the calling single-threaded process into a network namespace with a loopback alone. Raises OSError.
+
+    Without root that takes a user namespace, too, as in `own_network`.
+    """
+    if os.geteuid() == 0:
+        new_network()
+    else:
+        own_network()
+    set_up("lo")
+
+
+def set_up(interface: str) -> None:
+    """Set an interface of the calling thread's network namespace up. Raises OSError."""
+    import fcntl
+    import socket
+
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as end:
+        asked = struct.pack("16sh22x", interface.encode(), 0)
+        (flags,) = struct.unpack_from("16xh", fcntl.ioctl(end, _SIOCGIFFLAGS, asked))
+        fcntl.ioctl(end, _SIOCSIFFLAGS, struct.pack("16sh22x", interface.encode(), flags | _IFF_UP))
 
 
 def enter_network(descriptor: int) -> None:

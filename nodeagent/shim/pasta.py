@@ -61,7 +61,6 @@ _TABLE_LOCAL, _PROTOCOL_STATIC, _SCOPE_HOST, _TYPE_LOCAL = 255, 4, 254, 2
 _RTA_DST, _RTA_OIF = 1, 4
 _HEADER = struct.Struct("=IHHII")
 _ROUTE = struct.Struct("=8BI")
-_SIOCGIFFLAGS, _SIOCSIFFLAGS, _IFF_UP = 0x8913, 0x8914, 1
 
 
 class Pasta:
@@ -87,7 +86,7 @@ class Pasta:
             self._routes = socket.socket(
                 socket.AF_NETLINK, socket.SOCK_RAW | socket.SOCK_CLOEXEC, 0
             )
-            _set_up("lo")
+            namespaces.set_up("lo")
             self._routes = socket.socket(
                 socket.AF_NETLINK, socket.SOCK_RAW | socket.SOCK_CLOEXEC, 0
             )
@@ -187,15 +186,6 @@ def _has_route() -> bool:
         except OSError:
             return False
     return True
-
-
-def _set_up(interface: str) -> None:
-    import fcntl
-
-    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as end:
-        asked = struct.pack("16sh22x", interface.encode(), 0)
-        (flags,) = struct.unpack_from("16xh", fcntl.ioctl(end, _SIOCGIFFLAGS, asked))
-        fcntl.ioctl(end, _SIOCSIFFLAGS, struct.pack("16sh22x", interface.encode(), flags | _IFF_UP))
 
 
 def _close(networks: list[tuple[str, int]], interface: int) -> None:

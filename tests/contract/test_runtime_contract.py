@@ -11,6 +11,7 @@ import pickle
 import random
 import shutil
 import signal
+import socket
 import subprocess
 import sys
 import tempfile
@@ -39,6 +40,7 @@ from nodeagent.runtimes.interface import (
     ExitWhy,
     Isolation,
     Mount,
+    NodeRefused,
     PythonEnvironment,
     ReplicaNotFound,
     ReplicaRunning,
@@ -1657,6 +1659,57 @@ async def test_replicas_do_not_see_each_other(rooted: Bench, facts: IsolationFac
         await soon(driver.wait(neighbour.replica_id))
 
 
+CUT_OFF = """
+import json, socket, sys
+
+def reached(kind, address):
+    try:
+        with socket.socket(kind, socket.SOCK_STREAM) as end:
+            end.settimeout(2)
+            end.connect(address)
+            return "reached"
+    except OSError as error:
+        return type(error).__name__
+
+port, name = sys.argv[1:]
+with socket.create_server(("127.0.0.1", 0)) as own:
+    loopback = reached(socket.AF_INET, own.getsockname())
+answers = [reached(socket.AF_INET, (host, int(port))) for host in ("127.0.0.1", "192.0.2.1")]
+answers.append(reached(socket.AF_UNIX, "\\0" + name))
+interfaces = [one for _, one in socket.if_nameindex()]
+itself = socket.gethostbyname("localhost")
+print(json.dumps([loopback, answers, interfaces, itself]))
+"""
+
+
+async def test_a_program_without_a_network_reaches_itself_alone(rooted: Bench) -> None:
+    name = f"nsml-test-{os.getpid()}"
+    with (
+        socket.create_server(("127.0.0.1", 0)) as machines,
+        socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as abstract,
+    ):
+        abstract.bind(f"\0{name}")
+        abstract.listen()
+        asks = ["python3", "-c", CUT_OFF, str(machines.getsockname()[1]), name]
+        code, text = await run(rooted, rooted.spec(argv=asks, without_network=True))
+    assert code == 0, text
+    loopback, answers, interfaces, itself = json.loads(text)
+    assert loopback == "reached"
+    assert set(answers) <= {"ConnectionRefusedError", "OSError"}
+    assert interfaces == ["lo"]
+    assert itself == "127.0.0.1"
+
+
+@pytest.mark.parametrize("name", ["user", "none"])
+async def test_a_program_that_sees_the_machine_cannot_be_kept_from_its_network(
+    name: str, tmp_path: Path, facts: IsolationFacts
+) -> None:
+    async with bench_named(name, tmp_path, facts) as bench, bench.new_driver() as driver:
+        with pytest.raises(NodeRefused, match="cannot keep a program from the network"):
+            await driver.start(bench.spec(SUCCEEDS, without_network=True))
+        assert not await driver.list()
+
+
 async def test_usual_places_work(rooted: Bench) -> None:
     spec = rooted.sh(
         "set -e; echo out > /dev/stdout; echo x > /dev/null; head -c 4 /dev/urandom | wc -c;"
@@ -1867,17 +1920,21 @@ async def test_another_session_of_the_same_user_outlives_a_lost_shim(parted: Ben
         os.kill(left, signal.SIGKILL)
 
 
-@pytest.mark.parametrize("name", ["own uid", "user", "docker"])
+@pytest.mark.parametrize(
+    ("name", "groups"), [("own uid", None), ("own uid", False), ("user", None), ("docker", None)]
+)
 async def test_a_lost_shim_costs_another_agents_programs_nothing(
-    name: str, tmp_path: Path, facts: IsolationFacts
+    name: str, groups: bool | None, tmp_path: Path, facts: IsolationFacts
 ) -> None:
-    async with bench_named(name, tmp_path, facts) as made, made.new_driver() as driver:
+    made_named = bench_named(name, tmp_path, facts, groups=groups)
+    async with made_named as made, made.new_driver() as driver:
         spec = made.sh("echo ready; exec sleep 1000", uid=ACCOUNT)
         await driver.start(spec)
         await made.ready(spec)
         told = json.loads(made.folders.of(spec.replica_id).spec.read_bytes())
-        if not told.get("group") and not told.get("container"):
-            pytest.skip("there are no control groups: docs say so")
+        has_own_pids = (told.get("namespace") or {}).get("pid")
+        if not (has_own_pids or told.get("group") or told.get("container")):
+            pytest.skip("there are neither pid namespaces nor control groups: docs say so")
         beside = ["sleep", "1000"]
         with subprocess.Popen(beside, user=ACCOUNT, group=ACCOUNT) as program:  # noqa: ASYNC220 - two forks
             try:

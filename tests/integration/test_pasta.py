@@ -287,6 +287,28 @@ def test_a_session_reaches_the_agent_by_its_own_loopback(
     assert (record["exit_code"], record["message"]) == (0, "")
 
 
+def test_a_session_without_a_network_reaches_itself_and_the_agent_alone(
+    agent: RootlessAgent, machine: Machine
+) -> None:
+    targets = [("127.0.0.1", machine.ports["loopback"]), (str(OUTSIDE), machine.ports["outside"])]
+    code = (
+        "port = int(os.environ['URL'].rpartition(':')[2])\n"
+        f"answers = [reaches(one) for one in {targets}]\n"
+        "names = [name for _, name in socket.if_nameindex()]\n"
+        'print(json.dumps([answers, names, open("/etc/resolv.conf").read()]), flush=True)\n'
+        "with socket.create_connection(('127.0.0.1', port)) as end:\n"
+        "    sys.exit(0 if end.recv(100) == b'agent' else 7)"
+    )
+    started = agent.start(code, without_network=True, listener_variables=["URL"])
+    answers, names, resolvers = json.loads(started["output"])
+    assert not {"loopback", "outside"} & set(answers)
+    assert (names, resolvers) == (["lo"], "")
+    assert not [one for one in psutil.Process(started["shim"]).children() if "pass" in one.name()]
+    agent.serve(started["name"], "agent")
+    record = agent.end(started["name"], kill=False)
+    assert (record["exit_code"], record["message"]) == (0, "")
+
+
 def test_a_gang_has_the_machines_network(agent: RootlessAgent, machine: Machine) -> None:
     target = ("127.0.0.1", machine.ports["loopback"])
     assert agent.run(f"print(json.dumps(reaches({target})))", gang=True) == "loopback"

@@ -7,6 +7,7 @@ import errno
 import os
 import random
 import shutil
+import sys
 from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field, replace
@@ -230,6 +231,19 @@ def test_a_network_that_the_node_does_not_give_is_refused_whatever_is_ordered(
         assert report.exit.cause == sessions.CAUSE_START_FAILED
         assert report.exit.node_refused
         assert "does not allow the host network" in report.exit.message
+        assert not world.started
+
+    on_virtual_time(tmp_path, test)
+
+
+def test_a_step_of_a_submission_is_refused_where_it_would_have_a_network(tmp_path: Path) -> None:
+    async def test(world: World) -> None:
+        async with world.agent():
+            stage = sessions.SESSION_STAGE_PREDICT
+            await world.platform.order(assignment(S, "true", stage=stage))
+            report = await world.platform.phase(S, pb.REPLICA_PHASE_FINALIZED)
+        assert report.exit.node_refused
+        assert "cannot keep sessions from its network" in report.exit.message
         assert not world.started
 
     on_virtual_time(tmp_path, test)
@@ -1368,7 +1382,13 @@ def test_notice_and_warnings_reach_the_runtime(
     on_virtual_time(tmp_path, test, {"forever": FOREVER})
 
 
-def test_pauses_of_the_program_are_told(tmp_path: Path) -> None:
+@pytest.mark.parametrize("stage", [0, sessions.SESSION_STAGE_PREDICT])
+def test_pauses_of_the_program_are_told(
+    tmp_path: Path, stage: sessions.SessionStage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """But not of one that predicts on hidden inputs: it could tell them by its pauses."""
+    apart = replace(MACHINE, networks=NetworkOffer(has_own=True, has_none=True))
+    monkeypatch.setattr(sys.modules[__name__], "MACHINE", apart)
     acts = [
         Act(after_s=5, records=[{"kind": "state", "state": "PAUSED"}]),
         Act(after_s=5, records=[{"kind": "state", "state": "RUNNING"}]),
@@ -1377,9 +1397,13 @@ def test_pauses_of_the_program_are_told(tmp_path: Path) -> None:
 
     async def test(world: World) -> None:
         async with world.agent():
-            await world.platform.order(assignment(S, "train"))
+            await world.platform.order(assignment(S, "train", stage=stage))
             await world.platform.phase(S, pb.REPLICA_PHASE_FINALIZED)
         phases = [report.phase for report in world.platform.said(S)]
+        if stage:
+            assert pb.REPLICA_PHASE_RUNNING in phases
+            assert pb.REPLICA_PHASE_PAUSED not in phases
+            return
         assert phases[:3] == [
             pb.REPLICA_PHASE_RUNNING,
             pb.REPLICA_PHASE_PAUSED,

@@ -682,6 +682,19 @@ async def test_a_load_is_asked_for_again_at_a_control_plane_that_has_not_shown_i
     assert bench.platform.has_not_shown == 6
 
 
+async def test_the_newest_artifact_of_a_name_is_fetched(bench: Bench) -> None:
+    wanted = load(op="artifact", name="report")
+    assert (await ask(bench, wanted))["error"] == "NOT_FOUND"
+    await bench.send(artifact(bench, 1, a="old"))
+    await bench.send(artifact(bench, 2, a="new"))
+    answer = await ask(bench, wanted)
+    assert answer == {"ok": True, "folder": "loads/a/m", "session": "kim/None/1"}
+    assert (bench.folder.run / "loads/a/m/a").read_text() == "new"
+    for target in ("../x", "spool/x", "checkpoints", ""):
+        refusal = await ask(bench, load(op="artifact", name="report", target=target))
+        assert refusal["error"] == "INVALID"
+
+
 async def test_a_load_without_a_target_is_refused_by_name(bench: Bench) -> None:
     with pytest.raises(RequestRefused, match="target"):
         await bench.loads.load(REPLICA, bench.folder.run, {"checkpoint": "best"})

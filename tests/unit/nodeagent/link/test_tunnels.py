@@ -233,6 +233,16 @@ def _channel(address: str, **_: bool) -> grpc.aio.Channel:
     return grpc.aio.insecure_channel(address, options=(("grpc.use_local_subchannel_pool", 1),))
 
 
+async def test_a_step_of_a_submission_is_closed_whatever_is_ordered(bench: Bench) -> None:
+    async with program(bench.path(), echo):
+        for service in ("web", "8080", "agent.turn", agent_services.FILES, agent_services.SSH):
+            with bench.tunnels.closed(REPLICA):
+                error = await bench.refused(service)
+            assert error == "it is a step of a submission, into which nobody reaches", service
+        await bench.open()
+        await bench.open("agent.turn")
+
+
 async def test_bytes_pass_both_ways_and_each_way_ends_by_itself(bench: Bench) -> None:
     async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         question = await reader.read()

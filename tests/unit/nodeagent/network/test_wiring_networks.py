@@ -80,6 +80,14 @@ def test_an_agent_does_not_start_without_networks_that_are_a_condition() -> None
     assert _networks(settings(session_network="own"), in_containers).network is None
 
 
+def test_a_node_says_why_its_sessions_cannot_be_kept_from_the_network() -> None:
+    joined = replace(PARTED, joined_reason="unshare: not permitted")
+    own = NetworkFacts(network=cast("Networks", object()))
+    assert "kept from the network" not in _network_note(settings(), PARTED, own)
+    note = _network_note(settings(), joined, own)
+    assert "sessions cannot be kept from the network: unshare: not permitted" in note
+
+
 def test_a_node_says_what_its_sessions_share() -> None:
     note = _network_note(settings(), PARTED, SHARED)
     assert note.startswith("sessions share the machine's network: there is no program nft")

@@ -299,6 +299,15 @@ def test_a_gang_gets_the_network_that_the_administrator_allows_and_nothing_else(
     assert after == {**before, "NetworkMode": "host", "Devices": [infiniband]}
 
 
+def test_a_session_without_a_network_is_in_none_of_the_engine() -> None:
+    connected = replace(PLACE, network="nsml")
+    found = [
+        container_config(one, FOLDER, connected, image=StoredImage(id="i"))
+        for one in (SPEC, replace(SPEC, without_network=True))
+    ]
+    assert [one["HostConfig"]["NetworkMode"] for one in found] == ["nsml", "none"]
+
+
 def test_a_gang_in_an_overlay_is_found_by_the_names_that_its_members_are_told() -> None:
     overlay = GangNetwork(mode="overlay:train-7")
     found = made(replace(SPEC, gang=overlay))

@@ -6,13 +6,14 @@ import asyncio
 import fcntl
 import os
 import resource
+import subprocess
 from pathlib import Path
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from nodeagent.runtimes.container_visits import ContainerVisit
+from nodeagent.runtimes.container_visits import ContainerVisit, shell_argv
 from nodeagent.runtimes.visits import Output, VisitOrder
 
 if TYPE_CHECKING:
@@ -91,3 +92,13 @@ async def test_an_agent_with_many_files_open_reads_what_an_ended_program_wrote(
             await visit._changed.wait()
         assert sum([len(data) async for _, data in visit.sources[0]]) == 8 * (256 << 10)
     await visit.close()
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="needs a pid namespace")
+@pytest.mark.parametrize("soft", [64, 128])
+def test_a_program_that_enters_has_as_many_files_as_the_first(soft: int) -> None:
+    first = ["unshare", "--pid", "--fork", "--mount-proc", "sh", "-c"]
+    entered = 'ulimit -S -n "$1"; shift; (ulimit -S -n 256; "$@"); exit'
+    argv = [*first, entered, "first", str(soft), *shell_argv("ulimit -n")]
+    done = subprocess.run(argv, check=True, capture_output=True, text=True)
+    assert (done.stdout, done.stderr) == (f"{soft}\n", "")
