@@ -11,10 +11,12 @@ from controlplane.domain.plan import Explanation, Shortage
 from controlplane.domain.values import WHOLE_DEVICE, Cause, Network
 from controlplane.scheduler.fit import (
     AVOIDED,
+    IN_REACH,
     NO_CONDA,
     NO_CONTAINERS,
     NO_GANGS,
     NO_HOST_NETWORK,
+    NO_NONE_NETWORK,
     NO_OWN_NETWORK,
     NO_SUCH_GPU,
     OTHER_POD,
@@ -64,12 +66,14 @@ _NEVER_TORN = "since all replicas of a gang run either in containers or without"
 _NETWORKS: Final = {
     Network.HOST: ("the host network", "allows the host network"),
     Network.OWN: ("a network of its own", "gives sessions a network of their own"),
+    Network.NONE: ("no network", "can run sessions without a network"),
 }
 """A session's request, and the property of nodes that satisfy it."""
 _GANG_NETWORKS: Final = {
     None: "gives gangs a network",
     Network.HOST: "gives gangs the host network",
     Network.OWN: "gives gangs an overlay network",
+    Network.NONE: "can run gangs without a network",
 }
 _HAS_ROOM = "has room for it"
 _HAS_ROOM_FOR_SOME = "has room for some of its replicas"
@@ -82,7 +86,9 @@ OF_ONE_AND_OF_SEVERAL = {
     OTHER_POD: (OTHER_POD, "are in other pods"),
     NO_HOST_NETWORK: (NO_HOST_NETWORK, "do not allow the host network"),
     NO_OWN_NETWORK: (NO_OWN_NETWORK, "give sessions no network of their own"),
+    NO_NONE_NETWORK: (NO_NONE_NETWORK, "cannot run sessions without a network"),
     AVOIDED: (AVOIDED, "failed it before"),
+    IN_REACH: (IN_REACH, "keep no data from their owners"),
     KEPT: (KEPT, "are kept for others"),
     HELD: (HELD, "are held for a session ahead of it"),
     OWNERS_ONLY: (OWNERS_ONLY, "take their owners' sessions only"),

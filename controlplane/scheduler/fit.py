@@ -58,6 +58,8 @@ class Request(NamedTuple):
     """Whether its nodes must install conda packages."""
     data_bytes: int = 0
     """Disk space for its datasets on each node."""
+    reads_hidden: bool = False
+    """Whether it reads parts of another user's dataset that are hidden from its owner."""
 
     @property
     def whole_devices(self) -> int:
@@ -91,11 +93,12 @@ def request_of(owner: str, spec: SessionSpec, *, avoids: frozenset[str] = frozen
         in_container=bool(spec.image or spec.dockerfile),
         gpu_model=spec.gpu_model,
         pod=spec.pod,
-        network=spec.network,
+        network=Network.NONE if spec.is_confined else spec.network,
         avoids=avoids,
         paths=tuple(sorted({one.in_place for one in spec.datasets if one.in_place})),
         with_conda=spec.needs_conda and not spec.image and not spec.dockerfile,
         data_bytes=data_bytes(spec.datasets),
+        reads_hidden=spec.is_sealed and any(one.owner != owner for one in spec.datasets),
     )
 
 
@@ -127,6 +130,9 @@ def resources_on(node: Node, request: Request) -> Resources:
 OWNERS_ONLY = "takes its owner's sessions only"
 """The refusal of a node that does not isolate users."""
 
+IN_REACH = "keeps no data from its owner"
+"""The refusal of such a node for data hidden from its owner."""
+
 NO_CONTAINERS = "runs no containers"
 NO_CONDA = "has no micromamba"
 SMALL_DISK = "has a disk too small for its datasets"
@@ -135,14 +141,20 @@ NO_SUCH_GPU = "has no such GPU"
 OTHER_POD = "is in another pod"
 NO_HOST_NETWORK = "does not allow the host network"
 NO_OWN_NETWORK = "gives sessions no network of their own"
+NO_NONE_NETWORK = "cannot run sessions without a network"
 NO_SUCH_PATH = "does not have its dataset in place"
 AVOIDED = "failed it before"
+_NOT_OFFERED: dict[Network | None, str] = {
+    Network.HOST: NO_HOST_NETWORK,
+    Network.OWN: NO_OWN_NETWORK,
+    Network.NONE: NO_NONE_NETWORK,
+}
 
 
 def refusal(node: Node, request: Request) -> str:
     """Return why sessions of this kind are never placed there, whatever is free; "" if they are."""
-    if node.owner != request.owner and owner_words(node):
-        return OWNERS_ONLY
+    if (node.owner != request.owner or request.reads_hidden) and owner_words(node):
+        return OWNERS_ONLY if node.owner != request.owner else IN_REACH
     if request.in_container and node.isolation is not Isolation.CONTAINER:
         return NO_CONTAINERS
     if words := _unprepared(node, request):
@@ -177,7 +189,7 @@ def _unconnected(node: Node, request: Request) -> str:
         return NO_GANGS
     if request.network in (None, *given):
         return ""
-    return NO_HOST_NETWORK if request.network is Network.HOST else NO_OWN_NETWORK
+    return _NOT_OFFERED[request.network]
 
 
 MOST_ON_ONE_NODE = 960

@@ -16,11 +16,13 @@ from controlplane.domain.values import (
     DatasetVersion,
     Device,
     Drain,
+    Isolation,
     Network,
     Node,
     Priority,
     Session,
     SessionSpec,
+    SessionStage,
 )
 from controlplane.scheduler import ClusterIndex, can_ever_fit, request_of
 from controlplane.scheduler.fragmentation import FIRST_MIX
@@ -42,7 +44,11 @@ def mixed(name: str, *models: str, **facts: object) -> Node:
 
 
 def wants(gpu: int = 1000, replicas: int = 1, **facts: object) -> Session:
-    spec = {key: facts.pop(key) for key in ("gpu_model", "pod", "network") if key in facts}
+    spec = {
+        key: facts.pop(key)
+        for key in ("gpu_model", "pod", "network", "stage", "datasets")
+        if key in facts
+    }
     return session(gpu, replicas, spec=spec, **facts)
 
 
@@ -207,6 +213,58 @@ def test_only_a_node_that_gives_a_network_gets_a_session_that_asks_for_it() -> N
     # nodes that differ in nothing else are not taken for one another
     alike = (node("a", networks=OWN), node("b", networks=BOTH), node("c", networks=OWN))
     assert places(schedule(cluster(*alike, wants(network=Network.HOST)), NOW)) == ["b"]
+
+
+@pytest.mark.parametrize("level", Isolation)
+def test_only_a_node_that_keeps_sessions_apart_runs_one_without_a_network(level: Isolation) -> None:
+    offers = (Network.OWN, Network.NONE)
+    nodes = (node("a", 1, networks=OWN), node("b", 2, networks=offers, isolation=level))
+    plan = schedule(cluster(*nodes, wants(network=Network.NONE)), NOW)
+    if level in {Isolation.NAMESPACE, Isolation.CONTAINER}:
+        assert places(plan) == ["b"]
+        return
+    assert not plan.placements
+    assert reason(plan) == (
+        "needs 1 GPU on one node with no network; no node can run sessions without a network"
+    )
+
+
+@pytest.mark.parametrize("stage", SessionStage)
+def test_a_step_of_a_submission_goes_where_it_is_confined(stage: SessionStage) -> None:
+    older = node("a", 1, networks=OWN, isolation=Isolation.NAMESPACE)
+    newer = node("b", 2, networks=(*OWN, Network.NONE), isolation=Isolation.NAMESPACE)
+    asked = wants(stage=stage, network=Network.OWN)
+    confined = stage is not SessionStage.INFER
+    assert places(schedule(cluster(older, newer, asked), NOW)) == ["b" if confined else "a"]
+    alone = schedule(cluster(older, asked), NOW)
+    assert places(alone) == ([] if confined else ["a"])
+    if confined:
+        assert reason(alone).endswith("; no node can run sessions without a network")
+
+
+@pytest.mark.parametrize(
+    ("stage", "owner", "placed"),
+    [
+        (SessionStage.PREDICT, "lee", []),
+        (SessionStage.PREDICT, "kim", ["a"]),
+        (SessionStage.PREDICT_TEST, "lee", ["a"]),
+        (SessionStage.EVALUATE, "lee", ["a"]),
+    ],
+)
+def test_hidden_data_of_another_user_is_on_no_machine_of_who_may_not_see_it(
+    stage: SessionStage, owner: str, placed: list[str]
+) -> None:
+    facts = {"isolation": Isolation.NAMESPACE, "networks": (Network.NONE,)}
+    own = node("a", owner="kim", only_owner="the agent is not root", **facts)
+    data = DatasetVersion(owner=owner, name="digits", version=1, digest="a" * 64)
+    asked = wants(stage=stage, datasets=(data,), owner="kim")
+    plan = schedule(cluster(own, asked), NOW)
+    assert places(plan) == placed
+    if not placed:
+        assert "keeps no data from its owner" in reason(plan)
+    others = node("b", **facts)
+    if not placed:
+        assert places(schedule(cluster(own, others, asked), NOW)) == ["b"]
 
 
 def test_a_gang_has_the_network_of_gangs() -> None:
