@@ -17,6 +17,7 @@ from cryptography import x509
 from cryptography.exceptions import InvalidSignature
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.hazmat.primitives.asymmetric.utils import Prehashed
 from cryptography.hazmat.primitives.kdf.hkdf import HKDF
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
@@ -135,6 +136,13 @@ class Authority:
             key=_pem_of(key),
             expires_at=certificate.not_valid_after_utc,
         )
+
+    def sign_digest(self, digest: bytes) -> bytes:
+        """Sign the SHA-256 digest of something that others check with the authority's certificate.
+
+        What was digested must begin with a prefix of its kind, or it could be a certificate.
+        """
+        return self._key.sign(digest, ec.ECDSA(Prehashed(hashes.SHA256())))
 
     def derived_key(self, purpose: str) -> bytes:
         """Derive 32 secret bytes for a purpose from the authority's key: always the same ones."""

@@ -30,6 +30,7 @@ if TYPE_CHECKING:
 MOST_A_PAGE: Final = 100
 MOST_REMOVED: Final = 1_000
 """Max versions removed per call."""
+_MOST_NAMED: Final = 100
 _MOST_REASON: Final = 2_048
 _SHOWN: Final = 200
 _FOLDER: Final = re.compile("[!-~]{1,200}")
@@ -53,6 +54,10 @@ class Artifacts:
     ) -> tuple[Artifact, ...]:
         """Return artifacts of a session, oldest first, after this key."""
         return await self._history.artifacts.list(session.id, name=name, after=after, limit=limit)
+
+    async def named(self, name: str) -> tuple[Artifact, ...]:
+        """Return the newest durable artifacts of a name among all sessions, newest first."""
+        return await self._history.artifacts.named(name, limit=_MOST_NAMED)
 
     async def count_removed(self, session: Session, *, name: str) -> int:
         """Count the removed versions of a session."""

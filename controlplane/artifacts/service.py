@@ -10,7 +10,8 @@ import msgspec
 from controlplane.access.current import note_target, require_agent, require_user
 from controlplane.artifacts.artifacts import MOST_A_PAGE
 from controlplane.checkpoints.lost_uploads import MOST_WORDS, plain
-from controlplane.domain.errors import InvalidRequest
+from controlplane.domain.errors import InvalidRequest, NotFound
+from controlplane.domain.sealing import check_readable
 from controlplane.history.values import Artifact, ArtifactKey, ArtifactState
 from controlplane.wire.errors import Context, answering
 from controlplane.wire.times import time_of, timestamp
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
 
     from controlplane.artifacts.artifacts import Artifacts
     from controlplane.content.content import Content
+    from controlplane.domain.values import Session
     from controlplane.limits.concurrency_limits import Turns
     from controlplane.state.references import References
 
@@ -54,7 +56,8 @@ class ArtifactServicer(artifacts_pb2_grpc.ArtifactServiceServicer):
     ) -> pb.ListArtifactsResponse:
         """Return a page, oldest first, and allow reading their content."""
         who = require_user()
-        session, after = await self._references.find(who, request.session), _key(request.cursor)
+        session = await self._references.find_output(who, request.session)
+        after = _key(request.cursor)
         size = min(request.page_size or MOST_A_PAGE, MOST_A_PAGE)
         async with self._reading.turn(who.user.name):
             found = await self._artifacts.page(
@@ -76,11 +79,31 @@ class ArtifactServicer(artifacts_pb2_grpc.ArtifactServiceServicer):
         )
 
     @answering
+    async def FindArtifact(  # noqa: N802
+        self, request: pb.FindArtifactRequest, _: Context
+    ) -> pb.FindArtifactResponse:
+        """Return the newest one of the owner's sessions, and allow the node to read its content.
+
+        None of a sealed session: its program could leave hidden inputs to the next one in it.
+        """
+        who = require_agent()
+        asking = await self._references.find_for_node(who, request.session_id, request.session_id)
+        async with self._reading.turn(asking.id):
+            for one in await self._artifacts.named(request.name):
+                session = await self._references.by_id(one.session_id)
+                if session is not None and _may_load(asking, session):
+                    self._content.show(who, one.digest or "", session_id=asking.id)
+                    found = _message(one, session.name, self._kept_for_s)
+                    return pb.FindArtifactResponse(artifact=found)
+        raise NotFound(f"no session of {asking.owner} has an artifact {request.name[:80]!r}")
+
+    @answering
     async def RemoveArtifacts(  # noqa: N802
         self, request: pb.RemoveArtifactsRequest, _: Context
     ) -> pb.RemoveArtifactsResponse:
         """Remove versions."""
         session = await self._references.find_own(require_user(), request.session)
+        check_readable(session)
         note_target(session.name)
         await self._artifacts.remove(session, [(one.name, one.version) for one in request.versions])
         return pb.RemoveArtifactsResponse()
@@ -139,6 +162,12 @@ def _key_of(one: Artifact) -> ArtifactKey:
 
 
 _KEY = msgspec.json.Decoder(tuple[float, int, int, str])
+
+
+def _may_load(asking: Session, session: Session) -> bool:
+    """Whether a session may load what another one of its owner saved: not what a sealed one did, but its own."""
+    is_theirs = (session.owner, session.owner_id) == (asking.owner, asking.owner_id)
+    return is_theirs and (session.id == asking.id or not session.spec.is_sealed)
 
 
 def _key(cursor: str) -> ArtifactKey | None:

@@ -190,6 +190,11 @@ def _asked(message: pb.RestoredSession, owner: User) -> tuple[SessionSpec, Submi
     if spec.environment_lock:
         check_digest(spec.environment_lock)
         spec.environment_lock = ""
+    if spec.stage not in {sessions_pb2.SESSION_STAGE_UNSPECIFIED, sessions_pb2.SESSION_STAGE_INFER}:
+        # A step of a submission of another platform, which set variables that users may not.
+        spec.ClearField("stage")
+        for name in [one for one in spec.environment if one.startswith("NSML_")]:
+            del spec.environment[name]
     code = spec.bundle_digest
     # Its code may not be in the backup.
     spec.bundle_digest = code or _NO_CODE

@@ -76,7 +76,7 @@ class SessionBackupServicer(session_backups_pb2_grpc.SessionBackupServiceService
     ) -> AsyncGenerator[pb.ReadSessionStreamsResponse, None]:
         """Send stream by stream."""
         who = require_user()
-        session = await self._core.references.find(who, request.session)
+        session = await self._core.references.find_output(who, request.session)
         if not session.state.is_ended:
             raise StateConflict(
                 f"{session.name} has not ended",

@@ -13,6 +13,7 @@ from controlplane.core.paging import LARGEST_PAGE, page_size
 from controlplane.domain.errors import InvalidRequest
 from controlplane.domain.identity import NodeCaller, UserCaller, identity_of
 from controlplane.domain.policy import ALLOW, SEE, may
+from controlplane.domain.sealing import check_readable
 from controlplane.wire.catalogue import checkpoint_message, tags_by_name
 from controlplane.wire.chunking import ENTRY_CHARS, beside, parts_of
 from controlplane.wire.errors import Context, answering
@@ -124,6 +125,7 @@ class CheckpointServicer(checkpoints_pb2_grpc.CheckpointServiceServicer):
     ) -> pb.TagCheckpointResponse:
         """Tag a checkpoint."""
         session = await self._references.find_own(require_user(), request.session)
+        check_readable(session)
         note_target(session.name)
         found, before = await self._checkpoints.tag(session, request.name, request.tag)
         tags = tags_by_name(await self._checkpoints.marks(session))
@@ -136,6 +138,7 @@ class CheckpointServicer(checkpoints_pb2_grpc.CheckpointServiceServicer):
     ) -> pb.UntagCheckpointResponse:
         """Remove a tag."""
         session = await self._references.find_own(require_user(), request.session)
+        check_readable(session)
         note_target(session.name)
         name = await self._checkpoints.untag(session, request.tag)
         return pb.UntagCheckpointResponse(name=name)
@@ -146,6 +149,7 @@ class CheckpointServicer(checkpoints_pb2_grpc.CheckpointServiceServicer):
     ) -> pb.RemoveCheckpointsResponse:
         """Remove checkpoints."""
         session = await self._references.find_own(require_user(), request.session)
+        check_readable(session)
         note_target(session.name)
         removed = await self._checkpoints.remove(
             session, request.names, including_tagged=request.including_tagged
@@ -176,7 +180,7 @@ class CheckpointServicer(checkpoints_pb2_grpc.CheckpointServiceServicer):
         who, wanted = caller(), request.session
         if isinstance(who, NodeCaller):
             return await self._references.find_for_node(who, wanted, request.for_session)
-        return await self._references.find(require_user(), wanted)
+        return await self._references.find_output(require_user(), wanted)
 
 
 def _is_resuming(request: pb.GetCheckpointRequest, session: Session) -> bool:

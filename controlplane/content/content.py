@@ -39,6 +39,7 @@ from controlplane.state.lru import LruDict
 from nsml.common.clock import inline
 from nsml.common.concurrency import TaskGroup
 from nsml.content.counted_bytes import LEAST_BLOB_BYTES, blob_bytes
+from nsml.content.manifest import decode
 from nsml.content.pages import is_root
 
 if TYPE_CHECKING:
@@ -119,6 +120,9 @@ MOST_READING: Final = 16
 """Max concurrent reads per user; further ones wait. A slow reader's blob stays in memory."""
 
 SEND_IT: Final = "send what FindMissingBlobs names, with the manifest as its root"
+
+_PLATFORM: Final = "platform"
+"""Takes turns beside the callers when the platform itself reads a manifest."""
 
 Part = tuple[str, bytes | memoryview, bool]
 """Digest of the blob, bytes, whether this is the last part."""
@@ -540,15 +544,35 @@ class Content:
         """What a manifest lists; see `Manifests.listing`."""
         return await self._manifests.listing(identity_of(caller), root, is_with_sizes=is_with_sizes)
 
+    async def small_file(self, root: str, path: str, *, most_bytes: int) -> bytes | None:
+        """Read a file of a tree for the platform itself, whoever may; None: it is not there, or larger.
+
+        Raises:
+            NotFound, InvalidRequest: the manifest is missing, or none.
+            BlobDamaged: content is missing from the store, or damaged.
+        """
+        listing = await self._manifests.listing(_PLATFORM, root, is_with_sizes=True)
+        size = (listing.sizes or {}).get(path)
+        if size is None or size > most_bytes:
+            return None
+        async with aclosing(self._manifests.encoding(_PLATFORM, root)) as pieces:
+            data = b"".join([piece async for piece in pieces])
+        manifest = await self._run(partial(decode, data))
+        [entry] = [one for one in manifest.entries if one.path == path]
+        chunks = [await self._objects.get(one.digest) for one in entry.chunks]
+        return b"".join(chunks)
+
     async def subtrees(
         self,
         caller: UserCaller,
         root: str,
         parts: Collection[str],
         groups: Sequence[Collection[str]],
+        *,
+        search: str = "",
     ) -> list[Subtree]:
         """Store manifests of parts of a tree that the caller may read; see `Subtrees.make`."""
-        return await self._subtrees.make(caller.user.name, root, parts, groups)
+        return await self._subtrees.make(caller.user.name, root, parts, groups, search=search)
 
     @property
     def withdrawals_revision(self) -> int:

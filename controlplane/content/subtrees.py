@@ -47,7 +47,7 @@ if TYPE_CHECKING:
     from nsml.common.clock import Clock, Offload
     from nsml.content.manifest import EntryLike
 
-    _Asked = tuple[str, frozenset[str], tuple[frozenset[str], ...]]
+    _Asked = tuple[str, frozenset[str], tuple[frozenset[str], ...], str]
 
 REMEMBERED: Final = 1_024
 """Cached divisions."""
@@ -59,14 +59,21 @@ _PUT_BYTES: Final = 16 << 20
 _HELD_ENTRIES: Final = 256
 """Files of a group written per batch."""
 
+TOP_FILES: Final = "/"
+"""In a group: the files at the top of the tree, whatever their part. No part has this path."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Subtree:
-    """A stored manifest of some parts, perhaps of no files."""
+    """A stored manifest of some parts, perhaps of no files.
+
+    `match`: the first path in it with the searched name; "": there is none, or no search.
+    """
 
     digest: str
     size_bytes: int
     file_count: int
+    match: str = ""
 
 
 class Subtrees:
@@ -97,9 +104,18 @@ class Subtrees:
         self._made: LruDict[_Asked, tuple[float, list[Subtree]]] = LruDict(REMEMBERED)
 
     async def make(
-        self, user: str, root: str, parts: Collection[str], groups: Sequence[Collection[str]]
+        self,
+        user: str,
+        root: str,
+        parts: Collection[str],
+        groups: Sequence[Collection[str]],
+        *,
+        search: str = "",
     ) -> list[Subtree]:
         """Store a manifest of each group of parts, as an upload of the user.
+
+        `search`: find the first path of each group with a file or folder whose name begins like this, letter case
+        aside.
 
         Raises:
             NotFound: the manifest, or a page of it, is missing.
@@ -107,7 +123,7 @@ class Subtrees:
             LimitReached: too many of the user's calls are waiting, or an upload limit or quota is exceeded.
             Unavailable: it takes longer than a call, and continues; or no room for temporary files.
         """
-        asked = root, frozenset(parts), tuple(map(frozenset, groups))
+        asked = root, frozenset(parts), tuple(map(frozenset, groups)), search
         work = partial(self._made_in_turn, user, asked)
         return await self.tasks.result((user, asked), work, within_s=ANSWER_WITHIN_S)
 
@@ -131,21 +147,22 @@ class Subtrees:
 
     async def _make(self, user: str, asked: _Asked) -> list[Subtree]:
         """Raises as `run_limited`, and OSError."""
-        root, parts, groups = asked
+        root, parts, groups, search = asked
         folder = await self._run(partial(tempfile.TemporaryDirectory, prefix="nsml-manifest-"))
         try:
             whole = Path(folder.name, "whole")
             if await self._fetch(user, root, whole) > SMALL_BYTES:
-                sizes = await _divide_apart(whole, parts, groups)
+                made = await _divide_apart(whole, parts, groups, search)
             else:
-                sizes = await self._run(partial(_divide, whole, parts, groups))
+                made = await self._run(partial(_divide, whole, parts, groups, search))
             return [
                 Subtree(
                     digest=await self._store(user, _part(whole, number)),
                     size_bytes=size,
                     file_count=files,
+                    match=match,
                 )
-                for number, (files, size) in enumerate(sizes)
+                for number, (files, size, match) in enumerate(made)
             ]
         finally:
             await to_its_end(self._run(folder.cleanup))
@@ -193,40 +210,50 @@ def _append(path: Path, data: bytes) -> int:
 
 
 def _divide(
-    whole: Path, parts: Collection[str], groups: Sequence[Collection[str]]
-) -> list[tuple[int, int]]:
-    """Write the encoding of each group beside the whole one; return (files, bytes) of each.
+    whole: Path, parts: Collection[str], groups: Sequence[Collection[str]], search: str
+) -> list[tuple[int, int, str]]:
+    """Write the encoding of each group beside the whole one; return (files, bytes, match) of each.
 
     Raises ContentError if it is no encoding of a tree.
     """
     with StoredManifest(whole) as manifest, ExitStack() as files:
         manifest.check()
         made = [
-            _Group(files.enter_context(_part(whole, number).open("wb")))
+            _Group(files.enter_context(_part(whole, number).open("wb")), search)
             for number in range(len(groups))
         ]
         by_part = {
             part: [one for one, group in zip(made, groups, strict=True) if part in group]
             for part in frozenset().union(*groups)
         }
+        top = by_part.get(TOP_FILES, ())
         for entry in manifest.entries:
-            for one in by_part.get(part_of(entry.path, parts), ()):
+            own = by_part.get(part_of(entry.path, parts), ())
+            for one in own:
                 one.add(entry)
+            if top and "/" not in entry.path:
+                for one in top:
+                    if one not in own:
+                        one.add(entry)
         for one in made:
             one.end()
-        return [(one.file_count, one.size_bytes) for one in made]
+        return [(one.file_count, one.size_bytes, one.match) for one in made]
 
 
 class _Group:
-    """Writes the encoding of some files of a tree, added in its order, to a file."""
+    """Writes the encoding of some files of a tree, added in its order, to a file; searches their paths."""
 
-    def __init__(self, file: IO[bytes]) -> None:
+    def __init__(self, file: IO[bytes], search: str) -> None:
         self.file_count = self.size_bytes = 0
+        self.match = ""
+        self._search = f"/{search.casefold()}" if search else ""
         self._file = file
         self._held: list[EntryLike] = []
         file.write(ENCODED_HEAD)
 
     def add(self, entry: EntryLike) -> None:
+        if self._search and not self.match and self._search in f"/{entry.path}".casefold():
+            self.match = entry.path
         self._held.append(entry)
         if len(self._held) >= _HELD_ENTRIES:
             self._write()
@@ -243,16 +270,16 @@ class _Group:
 
 
 async def _divide_apart(
-    whole: Path, parts: Collection[str], groups: Sequence[Collection[str]]
-) -> list[tuple[int, int]]:
+    whole: Path, parts: Collection[str], groups: Sequence[Collection[str]], search: str
+) -> list[tuple[int, int, str]]:
     """`_divide` in a separate process; raises as `run_limited`."""
-    wanted = json.dumps([sorted(parts), [sorted(one) for one in groups]]).encode()
+    wanted = json.dumps([sorted(parts), [sorted(one) for one in groups], search]).encode()
 
     async def given() -> AsyncIterator[bytes]:
         yield wanted
 
     answer = await run_limited(__name__, str(whole), given=given())
-    return [(files, size) for files, size in json.loads(answer)]
+    return [(files, size, match) for files, size, match in json.loads(answer)]
 
 
 def _refused(why: str) -> InvalidRequest:
@@ -263,8 +290,8 @@ def main() -> None:
     """Divide the encoding in a file into the groups on stdin; print sizes to stdout."""
 
     def work() -> str:
-        parts, groups = json.load(sys.stdin)
-        return json.dumps(_divide(Path(sys.argv[1]), frozenset(parts), groups))
+        parts, groups, search = json.load(sys.stdin)
+        return json.dumps(_divide(Path(sys.argv[1]), frozenset(parts), groups, search))
 
     work_limited(work)
 

@@ -43,15 +43,20 @@ _KEYS: Final = {
 
 _IN_SETTINGS: Final = " in agent.site.toml of a node    its administrator"
 _NETWORKS: Final = {
-    (False, True): ("host_network is never", f'host_network = "on-request"{_IN_SETTINGS}'),
-    (False, False): (
+    (False, Network.HOST): ("host_network is never", f'host_network = "on-request"{_IN_SETTINGS}'),
+    (False, Network.OWN): (
         "sessions share the node's network",
         "nsml doctor node    on the node: what is missing for networks of sessions",
     ),
-    (True, True): ("gang_network is an overlay", f'gang_network = "host"{_IN_SETTINGS}'),
-    (True, False): ("gang_network is host", f'gang_network = "overlay:NAME"{_IN_SETTINGS}'),
+    (False, Network.NONE): (
+        "sessions see the machine's files and sockets",
+        "nsml doctor node    on the node: what is missing for isolation namespace or container",
+    ),
+    (True, Network.HOST): ("gang_network is an overlay", f'gang_network = "host"{_IN_SETTINGS}'),
+    (True, Network.OWN): ("gang_network is host", f'gang_network = "overlay:NAME"{_IN_SETTINGS}'),
+    (True, Network.NONE): ("the replicas of a gang meet by the network", ""),
 }
-"""By whether it is a gang, and whether it requests the host network: why nodes refuse it, and the remedy."""
+"""By whether it is a gang, and the requested network: why nodes refuse it, and the remedy."""
 _NEVER: Final = "this can never be placed"
 _MOST_NAMED: Final = 3
 _LOOK: Final = "nsml node ls"
@@ -243,17 +248,24 @@ def _named(nodes: Sequence[Node]) -> str:
 
 def _other_network(nearest: Alternatives, words: str, request: Request) -> NsmlError:
     """Build the refusal of a session that requests a network without nodes for it; `words` say so."""
-    is_gang, is_host = request.replica_count > 1, request.network is Network.HOST
+    is_gang, asked = request.replica_count > 1, request.network or Network.OWN
     without = request._replace(network=None)
     taking = [node for kind in nearest.extent.taking(without) for node in kind.nodes]
     known = [node for node in taking if node.networks_for(request.replica_count)]
+    if asked is Network.NONE and not is_gang:  # all that isolate offer it, except older versions
+        known = [node for node in taking if not node.keeps_apart]
     old = [] if is_gang else [node for node in taking if node not in known]
-    setting, change = _NETWORKS[is_gang, is_host]
+    setting, change = _NETWORKS[is_gang, asked]
     reasons = []
     if known:
         reasons.append(f"{_named(known)}: {setting}")
     if old:
-        reasons.append(f"{_named(old)}: the agent is of an older version")
+        noted = [node for node in old if node.networks]
+        older = [node for node in old if not node.networks]
+        if noted:
+            reasons.append(f"{_named(noted)}: nsml node show says why, or the agent is older")
+        if older:
+            reasons.append(f"{_named(older)}: the agent is of an older version")
     return CannotEverFit(
         f"{_NEVER}: {words}",
         why="; ".join(reasons),

@@ -68,6 +68,7 @@ class QueuedSessions:
             session
             for session in self._live()
             if session.state in WAITING
+            and not session.spec.is_confined
             and any((one.owner, one.name) == (owner, name) for one in session.spec.datasets)
         ]
         if not found:
@@ -82,9 +83,12 @@ class QueuedSessions:
         """Whether a session must be renewed before it starts.
 
         A session that ran during a change of access and was requeued has its old manifests. Sessions with datasets
-        of owners without any change start without the history.
+        of owners without any change start without the history. Steps of submissions have files that no user gets:
+        they were decided on with the submission.
         """
-        return any(self._withdrawn(one.owner) for one in session.spec.datasets)
+        return not session.spec.is_confined and any(
+            self._withdrawn(one.owner) for one in session.spec.datasets
+        )
 
     async def renew_before_start(self, sessions: Iterable[Session]) -> Mapping[str, float]:
         """Renew sessions about to start, on the leader; return the delay in seconds, by ID, of those that cannot start.

@@ -41,7 +41,7 @@ class MediaServicer(media_pb2_grpc.MediaServiceServicer):
     ) -> pb.ListMediaResponse:
         """Return a page, ordered by time, and allow reading the content."""
         who = require_user()
-        session = await self._references.find(who, request.session)
+        session = await self._references.find_output(who, request.session)
         query = MediaQuery(
             session_id=session.id,
             globs=tuple(request.names),

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Final, TypeAlias
 import structlog
 
 from controlplane.domain.notices import Notice, event_of_end, is_wanted
+from controlplane.domain.sealing import shown_code
 from controlplane.store.interface import Transaction
 from controlplane.store.tables import Table
 from controlplane.stored.etcd_codec import NOTICES, decode_notice, encode_notice, notice_key
@@ -165,7 +166,7 @@ def notice_of_end(session: Session, event: WebhookEvent, now: float) -> Notice:
         "state": session.state.value,
         "cause": end.cause.value if end else "",
         "message": message,
-        "exit_code": end.exit_code if end else 0,
+        "exit_code": shown_code(session, end.exit_code) if end else 0,
         "ended_at": f"{datetime.fromtimestamp(session.ended_at, tz=UTC):%Y-%m-%dT%H:%M:%SZ}",
         "ran_s": round(ran_s),
     }

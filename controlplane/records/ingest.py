@@ -15,6 +15,7 @@ from controlplane.domain.errors import NotFound
 from controlplane.domain.names import MOST_CHECKPOINT_NAME
 from controlplane.history.records import LATEST_TIME, finite, is_deep, records_of_kind
 from controlplane.history.values import (
+    Channel,
     Checkpoint,
     CheckpointState,
     Chunk,
@@ -72,7 +73,8 @@ class Ingestor:
         """Store chunks and return the next position of each stream; on disk when it returns.
 
         Chunks of other nodes' replicas, or of removed sessions, are acknowledged as stored and
-        dropped, so that a node does not send them for ever.
+        dropped, so that a node does not send them for ever. So is what sealed sessions report, apart from
+        artifacts: their result is one.
 
         Raises:
             Unavailable: the history has no room for them now.
@@ -83,10 +85,15 @@ class Ingestor:
             self._rationing.check_room()
         wanted, owned = await self._owned(caller, chunks)
         chunks = [chunk for chunk, _ in owned]
-        for chunk in chunks:
-            await self._note_checkpoints(chunk, caller.node)
+        sealed = [chunk for chunk, session in owned if _is_hidden(chunk, session)]
         if saved := [one for chunk in chunks for one in self._artifacts(chunk, caller.node)]:
             await self._history.artifacts.tell(saved)
+        if sealed:
+            wanted |= {chunk.stream: chunk.last + 1 for chunk in sealed}
+            owned = [one for one in owned if not _is_hidden(*one)]
+            chunks = [chunk for chunk, _ in owned]
+        for chunk in chunks:
+            await self._note_checkpoints(chunk, caller.node)
         if shown := [one for chunk in chunks for one in media_in(chunk)]:
             self._say_left_out(await self._history.media.tell(shown))
         if self._rationing is not None:
@@ -144,6 +151,11 @@ class Ingestor:
             if session_id not in self._told:
                 self._told.keep(session_id, None)
                 _log.warning("media.left_out", session=session_id, files=files)
+
+
+def _is_hidden(chunk: Chunk, session: Session) -> bool:
+    """Whether a chunk has values, media or checkpoints of a sealed session: what nobody reads is not stored."""
+    return session.spec.is_sealed and chunk.stream.channel is Channel.METRIC
 
 
 class _Told(msgspec.Struct):

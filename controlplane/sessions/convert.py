@@ -12,6 +12,7 @@ from controlplane.datasets.references import parse_dataset
 from controlplane.domain.errors import InvalidRequest, TooLarge
 from controlplane.domain.lifecycle import SessionState
 from controlplane.domain.program_changes import ChangeKind, KnobValue, ProgramChange
+from controlplane.domain.sealing import shown_code
 from controlplane.domain.values import (
     After,
     Cause,
@@ -27,6 +28,7 @@ from controlplane.domain.values import (
     SecretUse,
     Session,
     SessionSpec,
+    SessionStage,
     Usage,
     Visibility,
 )
@@ -56,6 +58,7 @@ _STATES_BACK: Final = {sessions_pb2.SessionState.Value(_STATES[one]): one for on
 _ORIGINS_BACK: Final = {
     sessions_pb2.OriginKind.Value(f"ORIGIN_KIND_{one.value}"): one for one in OriginKind
 }
+_STAGES_OF_USERS: Final = {0: None, sessions_pb2.SESSION_STAGE_INFER: SessionStage.INFER}
 _EPISODES: Final = {one: f"EPISODE_KIND_{one.value}" for one in EpisodeKind}
 _CHANGE_KINDS: Final = {
     sessions_pb2.ProgramChangeKind.Value(f"PROGRAM_CHANGE_KIND_{one.value}"): one
@@ -97,6 +100,17 @@ def _to_origin(origin: sessions_pb2.Origin) -> OriginReference:
     if kind is None:
         raise InvalidRequest(f"unknown kind of origin: {origin.kind}")
     return OriginReference(kind, origin.session)
+
+
+def _to_stage(number: int) -> SessionStage | None:
+    """Return a requested stage; those of submissions are the platform's alone."""
+    try:
+        return _STAGES_OF_USERS[number]
+    except KeyError:
+        raise InvalidRequest(
+            "a session cannot be submitted as a step of a submission",
+            attempt="nsml submit SESSION CHECKPOINT",
+        ) from None
 
 
 def _to_git(git: sessions_pb2.GitFacts) -> GitFacts:
@@ -144,6 +158,7 @@ def _to_spec(spec: sessions_pb2.SessionSpec) -> SessionSpec:
         refresh_environment=spec.refresh_environment,
         allow_changed_data=spec.allow_changed_data,
         needs_conda=spec.needs_conda,
+        stage=_to_stage(spec.stage),
         knobs=tuple(to_knob_value(one) for one in spec.knobs),
         labels=MappingProxyType(dict(spec.labels)),
         limits=_LIMITS.from_message(spec.limits),
@@ -419,7 +434,7 @@ def session_message(session: Session, *, shows_values: bool) -> sessions_pb2.Ses
     message.command.extend(variables.with_values(session.command, environment))
     if session.stop is not None and session.state is SessionState.STOPPING:
         message.stop.CopyFrom(_stop_message(session.stop))
-    if session.usage is not None:
+    if session.usage is not None and not session.spec.is_sealed:
         message.usage.CopyFrom(usage_message(session.usage, session.attempts))
     for one in session.episodes:
         message.episodes.add(
@@ -428,7 +443,9 @@ def session_message(session: Session, *, shows_values: bool) -> sessions_pb2.Ses
             until=timestamp(one.until or session.ended_at),
             reason=one.reason,
         )
-    if session.progress != Progress():
+    if session.end is not None:
+        message.end.exit_code = shown_code(session, session.end.exit_code)
+    if session.progress != Progress() and not session.spec.is_sealed:
         _PROGRESS.fill(session.progress, message.progress)
     return message
 

@@ -84,7 +84,6 @@ def presenter(core: Core) -> Presenter:
 
 def wire(core: Core) -> Feature:
     """Offer SessionService; the leader schedules, and moves ended sessions to the history."""
-    submitter = _submitter(core)
     exporter = Exporter(
         history=core.history,
         committer=core.committer,
@@ -105,7 +104,7 @@ def wire(core: Core) -> Feature:
     after_others = AfterOthers(
         state=core.state, history=core.history, committer=core.committer, clock=core.clock
     )
-    servicer = SessionServicer(core, _operations(core, submitter), core.shared(presenter))
+    servicer = SessionServicer(core, _operations(core), core.shared(presenter))
     return Feature(
         services=((sessions_pb2_grpc.add_SessionServiceServicer_to_server, servicer),),
         leader_loops=(
@@ -115,11 +114,12 @@ def wire(core: Core) -> Feature:
             after_others.run,
             core.shared(program_changes).run,
         ),
-        member_loops={"submit": submitter.run},
+        member_loops={"submit": core.shared(submitter).run},
     )
 
 
-def _submitter(core: Core) -> Submitter:
+def submitter(core: Core) -> Submitter:
+    """The writer of new sessions."""
     return Submitter(
         store=core.store,
         state=core.state,
@@ -140,7 +140,7 @@ def _submitter(core: Core) -> Submitter:
     )
 
 
-def _operations(core: Core, submitter: Submitter) -> SessionOperations:
+def _operations(core: Core) -> SessionOperations:
     writer = SessionWriter(store=core.store, state=core.state, admission=core.admission)
     followers = Readers(
         state=core.state,
@@ -155,7 +155,7 @@ def _operations(core: Core, submitter: Submitter) -> SessionOperations:
         ),
     )
     return SessionOperations(
-        submitter=submitter,
+        submitter=core.shared(submitter),
         listings=Listings(state=core.state, history=core.history, run=core.offload),
         stopper=Stopper(writer=writer, clock=core.clock),
         changer=Changer(writer=writer, clock=core.clock),

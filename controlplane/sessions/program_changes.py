@@ -26,6 +26,7 @@ from controlplane.domain.program_changes import (
     decide,
     withdrawn,
 )
+from controlplane.domain.sealing import check_enterable
 from controlplane.sessions.validation import check_knob
 from controlplane.state.agent_connections import Ability
 from nsml.common.units import duration_text
@@ -82,13 +83,16 @@ class Changer:
 
         Raises:
             AlreadyEnded, StateConflict: it does not run, or an earlier change is still open.
+            Sealed: it is a step of a submission.
             InvalidRequest, TooLarge, LimitReached: the change is not allowed.
         """
+        check_enterable(session)
         _check(wanted)
         return await self._write(session, partial(self._begun, wanted=wanted, asked_by=asked_by))
 
     async def withdraw(self, session: Session, *, asked_by: str) -> Session:
         """Withdraw the undecided change; return the session. Raises StateConflict if there is none."""
+        check_enterable(session)
         return await self._write(session, partial(self._withdrawn, asked_by=asked_by))
 
     async def _write(self, session: Session, make: Callable[[Session], Session]) -> Session:

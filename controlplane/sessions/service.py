@@ -234,7 +234,7 @@ class SessionServicer(sessions_pb2_grpc.SessionServiceServicer):
         else:
             wanted = to_wanted(request)
             if wanted.checkpoint_session:
-                source = await self._core.references.find(who, wanted.checkpoint_session)
+                source = await self._core.references.find_output(who, wanted.checkpoint_session)
                 wanted = replace(wanted, checkpoint_session=source.name)
             session = await changer.change(session, wanted, asked_by=who.user.name)
         return pb.ChangeProgramResponse(session=await self._presenter.session(session, who))
@@ -274,7 +274,7 @@ class SessionServicer(sessions_pb2_grpc.SessionServiceServicer):
         self, request: pb.ReadLogsRequest, who: UserCaller
     ) -> tuple[Session, LogPosition]:
         """Return the session and the range of its log."""
-        session = await self._core.references.find(who, request.session)
+        session = await self._core.references.find_output(who, request.session)
         if request.attempt > session.attempt:
             raise NotFound(f"{session.name} has no attempt {request.attempt}")
         if request.rank >= session.spec.replica_count:
@@ -287,7 +287,7 @@ class SessionServicer(sessions_pb2_grpc.SessionServiceServicer):
     ) -> AsyncGenerator[pb.ReadMetricsResponse, None]:
         """Stream points."""
         who = require_user()
-        session_id = await self._core.references.find_id(who, request.session)
+        session_id = await self._core.references.find_output_id(who, request.session)
         after, name = _mark(getattr(request, "from")), who.user.name
         pages = self._do.followers.metrics(
             name, session_id, names=tuple(request.names), after=after, follow=request.follow
@@ -317,7 +317,7 @@ class SessionServicer(sessions_pb2_grpc.SessionServiceServicer):
             raise TooLarge(f"at most {MOST_SESSIONS:,} sessions at a time")
         who = require_user()
         named = dict.fromkeys(request.sessions)
-        found = [await self._core.references.find_id(who, text) for text in named]
+        found = [await self._core.references.find_output_id(who, text) for text in named]
         for session_id in found:
             async with self._core.reading.turn(who.user.name):
                 page = await self._core.history.series.read(session_id, query)
@@ -341,7 +341,7 @@ class SessionServicer(sessions_pb2_grpc.SessionServiceServicer):
     ) -> pb.ListMetricsResponse:
         """Return a page of metrics by name, with counts."""
         who = require_user()
-        session_id = await self._core.references.find_id(who, request.session)
+        session_id = await self._core.references.find_output_id(who, request.session)
         async with self._core.reading.turn(who.user.name):
             counts = await self._core.history.streams.metric_counts(session_id)
             made = partial(_metrics, counts, request.cursor)

@@ -103,7 +103,7 @@ class Presenter:
         revisions = [self._revision(session)]
         if session.state.holds_devices:
             await self._history.telemetry.newest()
-        begun = [session.id] if session.attempt else []
+        begun = _ids_with_reports([session])
         summaries, counts = await self._reports.of(begun, whole=True)
         [message] = self._messages([session], revisions, viewer, ({}, counts))
         if (summary := summaries.get(session.id)) is not None:
@@ -152,7 +152,7 @@ class Presenter:
         revisions = [self._revision(session) for session in sessions]
         for start in range(0, len(sessions), AT_ONCE):
             some = sessions[start : start + AT_ONCE]
-            summaries, counts = await self._reports.of([one.id for one in some if one.attempt])
+            summaries, counts = await self._reports.of(_ids_with_reports(some))
             summaries = await self._with_names(summaries, names)
             known = revisions[start : start + AT_ONCE]
             reported = summaries, counts
@@ -255,12 +255,13 @@ class Presenter:
             yield told[2]
 
     def _report(self, session: Session, last: LastReport) -> sessions_pb2.SessionReport:
-        message = sessions_pb2.SessionReport(
-            session_id=session.id,
-            checkpoint_count=last.checkpoints.there,
-            lost_checkpoint_count=last.checkpoints.lost,
-            saved_at=timestamp(min(last.checkpoints.saved_at, self._clock.time())),
-        )
+        message = sessions_pb2.SessionReport(session_id=session.id)
+        if session.spec.is_sealed:
+            return message
+        saved = last.checkpoints
+        message.checkpoint_count, message.lost_checkpoint_count = saved.there, saved.lost
+        if (at := timestamp(min(saved.saved_at, self._clock.time()))) is not None:
+            message.saved_at.CopyFrom(at)
         _add_summary(message, last.summary)
         _add_usage(message, session, last.usage)
         for rank, use in self._uses(session, self._history.telemetry.known()).items():
@@ -270,8 +271,11 @@ class Presenter:
     def _uses(
         self, session: Session, samples: Mapping[str, NodeSample]
     ) -> dict[int, sessions_pb2.ReplicaUse]:
-        """Return the process usage of each replica, by rank, as recently reported by its node."""
-        if not session.state.holds_devices:
+        """Return the process usage of each replica, by rank, as recently reported by its node.
+
+        Not of a sealed session: its program could tell bits of hidden inputs by the memory that it takes.
+        """
+        if session.spec.is_sealed or not session.state.holds_devices:
             return {}
         found = {}
         for replica in session.replicas:
@@ -304,6 +308,11 @@ class Presenter:
         return message
 
 
+def _ids_with_reports(sessions: Iterable[Session]) -> list[str]:
+    """Return the sessions whose programs may have reported what their viewers read."""
+    return [one.id for one in sessions if one.attempt and not one.spec.is_sealed]
+
+
 def _add_saved(message: sessions_pb2.Session, saved_at: float, now: float) -> None:
     """Use the time of its newest checkpoint if it is newer than its node's infrequent report."""
     at = timestamp(min(saved_at, now))  # a node's clock may be ahead
@@ -327,7 +336,7 @@ def _add_usage(
     message: sessions_pb2.Session | sessions_pb2.SessionReport, session: Session, live: Live | None
 ) -> None:
     """Add the usage of a live session, unless its record has the final one."""
-    if live is not None and session.usage is None:
+    if live is not None and session.usage is None and not session.spec.is_sealed:
         message.usage.CopyFrom(usage_message(live.usage, session.attempts, live.idle_since))
 
 

@@ -30,6 +30,7 @@ from controlplane.domain.identity import UserCaller
 from controlplane.domain.lifecycle import SessionState
 from controlplane.domain.limits import NO_TIME_LIMITS, TimeLimits
 from controlplane.domain.names import NO_DATASET
+from controlplane.domain.sealing import check_source
 from controlplane.domain.values import (
     After,
     HeldCause,
@@ -217,6 +218,53 @@ class Submitter:
                 return session
         raise Unavailable("too many submissions at the same moment", attempt="the same again")
 
+    async def submit_prepared(self, submission: Submission, origin: Origin | None) -> Session:
+        """Create a session that the platform itself has prepared, or return the one created before by this request id.
+
+        Its spec is complete: datasets and initial checkpoint are resolved, and reserved variables may be set. Who may
+        use what was decided by whoever prepared it. It counts for its owner's limits and project, as any session.
+
+        Raises:
+            NotFound: the project is missing or not the owner's, or the initial checkpoint is not kept any more.
+            OverQuota, LimitReached, LowOnRoom, CannotEverFit, Unavailable: as `submit`.
+            MissingBlobs: its code, a dataset or its initial checkpoint is not kept any more.
+            AlreadyExists: the request id was used with different content.
+        """
+        spec, owner = submission.spec, submission.owner
+        is_counted = False
+        for _ in range(TRIES):
+            checked = self._state.revision
+            earlier = await self._earlier(submission)
+            if earlier is not None:
+                return earlier
+            size = self._admitted(submission, spec, origin)
+            await self._check_kept(owner, spec)
+            nearest = self._nearest(submission)
+            entitled = check_entitled(self._state, owner, submission.project, spec, nearest)
+            self._check_fit(submission, spec)
+            if self._admission is not None and not is_counted:
+                self._admission.write(owner.name, size)
+                await self._count_for_project(submission, spec)
+                is_counted = True
+            done: asyncio.Future[Session | None] = asyncio.get_running_loop().create_future()
+            self._queue.append(_Pending(submission, spec, origin, size, entitled, checked, done))
+            self._wake.set()
+            session = await done
+            if session is not None:
+                await self._begin(owner, session)
+                return session
+        raise Unavailable("too many submissions at the same moment", attempt="the same again")
+
+    async def _check_kept(self, owner: User, spec: SessionSpec) -> None:
+        """Raise MissingBlobs unless all content of a prepared session is there; charge its owner for the checkpoint."""
+        caller = UserCaller(user=owner)
+        fetched = [one.digest for one in spec.datasets if not one.in_place]
+        for root in filter(None, (spec.bundle_digest, *fetched, initial_digest(spec))):
+            if await self._content.is_incomplete(caller, root):
+                raise MissingBlobs("its content is not kept any more", why=f"manifest {root[:12]}")
+        if initial_digest(spec):
+            await self._content.borrow(caller, initial_digest(spec))
+
     async def check(self, submission: Submission) -> None:
         """Raise what `submit` would raise now, except for an earlier request and missing code."""
         spec = validated(submission, self._time_limits)
@@ -264,7 +312,9 @@ class Submitter:
         if submission.origin is None:
             return None
         caller = UserCaller(user=submission.owner)
-        return await self._references.find(caller, submission.origin.session)
+        source = await self._references.find(caller, submission.origin.session)
+        check_source(source)
+        return source
 
     async def _initial(
         self, submission: Submission, source: Session | None
@@ -278,7 +328,7 @@ class Submitter:
         if inherited is not None and is_inherited and inherited.digest:
             return inherited
         caller = UserCaller(user=submission.owner)
-        session = await self._references.find(caller, asked.session_id)
+        session = await self._references.find_output(caller, asked.session_id)
         if asked.name:
             try:
                 found = await self._checkpoints.get(session, asked.name)
@@ -361,7 +411,8 @@ class Submitter:
         Access to parts of its datasets may have changed since the lookup, before it was known to be queued.
         """
         try:
-            if session.spec.datasets and self._datasets.queued is not None:
+            is_renewed = session.spec.datasets and not session.spec.is_confined
+            if is_renewed and self._datasets.queued is not None:
                 await self._datasets.queued.renew(session)
             await self._checkpoints.begin_with(UserCaller(user=owner), session)
             await self._locks.inherit(session)

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 class Holdings:
-    """Finds sessions, datasets, projects and nodes of a name, whether or not such a user exists."""
+    """Finds sessions, datasets, boards, competitions, projects and nodes of a name, whether or not such a user exists."""
 
     def __init__(self, *, store: KeyValueStore, state: LiveState, history: History) -> None:
         self._store = store
@@ -33,11 +33,15 @@ class Holdings:
         nodes = [one for one in self._state.nodes.values() if one.value.owner == name]
         # A session that ends meanwhile is in the catalogue before it leaves the store.
         owned = await self._history.catalogue.owned_by(name)
+        boards = await self._history.boards.count_of(name)
+        competitions = await self._history.competitions.count_of(name)
         counts = (
             (len(live), "live session", ""),
             (owned.sessions, "ended session", ""),
             (owned.datasets, "dataset", ""),
             (owned.removed_datasets, "removed dataset", ""),
+            (boards, "board", ""),
+            (competitions, "competition", ""),
             (len(nodes), "node of their own", "nodes of their own"),
         )
         return [counted(count, one, many) for count, one, many in counts if count]

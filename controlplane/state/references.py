@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from controlplane.domain.errors import AmbiguousReference, Denied, NotFound
 from controlplane.domain.identity import NodeCaller, User, UserCaller
 from controlplane.domain.names import SessionReference, parse_reference
 from controlplane.domain.policy import ALLOW, CHANGE, SEE, may
+from controlplane.domain.sealing import check_readable
+from controlplane.domain.values import SessionStage
 from controlplane.history.values import SessionQuery, SessionRecord
 from controlplane.stored import etcd_codec
 
@@ -18,6 +20,8 @@ if TYPE_CHECKING:
     from controlplane.domain.values import Session
     from controlplane.history.sql.history import History
     from controlplane.state.live_state import LiveState
+
+_PAGE_ROWS: Final = 100
 
 
 class References:
@@ -47,6 +51,25 @@ class References:
             raise _not_found(text)
         return found
 
+    async def find_output(self, caller: UserCaller, text: str) -> Session:
+        """Like `find`, to read what the session wrote: all that answers with that finds it here.
+
+        Raises:
+            Sealed: that is hidden from everybody.
+        """
+        session = await self.find(caller, text)
+        check_readable(session)
+        return session
+
+    async def find_output_id(self, caller: UserCaller, text: str) -> str:
+        """Like `find_output`, but only the id."""
+        found = await self._found(caller, text)
+        if not isinstance(found, SessionRecord):
+            check_readable(found)
+        elif SessionStage.PREDICT.encode() in found.record:  # else decoding is saved
+            check_readable(_decoded(found))
+        return found.id
+
     async def find_own(self, caller: UserCaller, text: str) -> Session:
         """Like `find`, for a change.
 
@@ -64,7 +87,7 @@ class References:
     async def find_for_node(self, caller: NodeCaller, text: str, for_session: str) -> Session:
         """Find by id or full name, with the rights of session `for_session`, placed on the node.
 
-        Without `for_session`, the session asks for itself. A node runs programs of many users: no
+        Without `for_session`, the session asks for itself; what a sealed one saved is for itself alone. A node runs programs of many users: no
         program must get access through the node to sessions visible only to another user.
         """
         found = await self._by_key(parse_reference(text))
@@ -76,6 +99,8 @@ class References:
             raise _not_found(text)
         if not self._sees(asking, session):
             raise _not_found(text)
+        if asking.id != session.id:
+            check_readable(session)
         return session
 
     @staticmethod
@@ -151,13 +176,27 @@ class References:
         return row if row and sees(row) else None
 
     async def _recent(self, caller: UserCaller, count: int) -> Session | SessionRecord | None:
-        """Return the caller's `count`-th newest session."""
+        """Return the caller's `count`-th newest session, without the steps of submissions: nobody started these.
+
+        An evaluation belongs to the dataset's owner, who would otherwise stop or remove what another user submitted.
+        """
         live = self._live(lambda session: session.owner == caller.user.name)
-        page = await self._history.catalogue.sessions(
-            SessionQuery(viewer=caller.user, owners=(caller.user.name,)), limit=count
-        )
-        ended = [row for row in page.sessions if row.id not in live]
-        own: list[Session | SessionRecord] = [*live.values(), *ended]
+        own: list[Session | SessionRecord] = [
+            one for one in live.values() if not one.spec.submission_id
+        ]
+        query = SessionQuery(viewer=caller.user, owners=(caller.user.name,))
+        ended = 0
+        after = None
+        while ended < count:
+            page = await self._history.catalogue.sessions(
+                query, after=after, limit=min(count, _PAGE_ROWS)
+            )
+            rows = [row for row in page.sessions if row.id not in live and not _is_step(row)]
+            own.extend(rows)
+            ended += len(rows)
+            after = page.next
+            if after is None:
+                break
         own.sort(key=_age, reverse=True)
         return own[count - 1] if len(own) >= count else None
 
@@ -186,6 +225,11 @@ def _age(one: Session | SessionRecord) -> tuple[float, str]:
 def _decoded(found: Session | SessionRecord) -> Session:
     """Decode the resolved row only: decoding a thousand would block all others."""
     return etcd_codec.decode_session(found.record) if isinstance(found, SessionRecord) else found
+
+
+def _is_step(row: SessionRecord) -> bool:
+    """Return whether an ended session was a step of a submission."""
+    return bool(etcd_codec.submission_of_session(row.record))
 
 
 def _not_found(text: str) -> NotFound:

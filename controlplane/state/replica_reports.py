@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Final
 
 from controlplane.domain.lifecycle import ReplicaPhase, SessionEvent, SessionState, advance, is_news
 from controlplane.domain.program_changes import attempt_over
+from controlplane.domain.sealing import without_words
 from controlplane.domain.values import (
     Cause,
     End,
@@ -117,7 +118,8 @@ def apply_report(draft: Draft, report: Report, silent: frozenset[str], now: floa
     if known is None or known.node != report.node or not _is_news(report, known):
         return False
     # The first report of its exit counts.
-    ended = known.exit or _as_ordered(session, report.exit)
+    said = None if report.exit is None else without_words(session, report.exit)
+    ended = known.exit or _as_ordered(session, said)
     if report.phase.is_gone and ended is None:
         ended = Exit(cause=Cause.NODE_LOST, message="its agent did not say how it ended")
     at = _as_known(draft, session, report, now)

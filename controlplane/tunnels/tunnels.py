@@ -30,6 +30,7 @@ from controlplane.domain.errors import (
 from controlplane.domain.identity import NodeCaller, UserCaller
 from controlplane.domain.lifecycle import SessionState
 from controlplane.domain.policy import ALLOW, CHANGE, may
+from controlplane.domain.sealing import check_enterable
 from controlplane.limits.allowances import Allowance
 from controlplane.limits.ordinary_calls import OrdinaryCalls
 from controlplane.state.agent_connections import Ability, TunnelOrder
@@ -196,6 +197,7 @@ class Tunnels:
 
         Raises:
             Denied: the session is another user's.
+            Sealed: it is a step of a submission.
             InvalidRequest: there is no such rank, or the service has no name.
             AlreadyEnded, StateConflict: the session does not run.
             NoSuchService: the agent cannot reach the socket.
@@ -426,6 +428,7 @@ def _node_of(caller: UserCaller, session: Session, rank: int, service: str) -> s
             f"session {session.name} is {session.owner}'s",
             why="only its owner and administrators can reach into it, also where it is shared",
         )
+    check_enterable(session)
     if service.startswith(agent_services.PREFIX):
         if service not in AGENT_SERVICES:
             raise _not_offered(service)

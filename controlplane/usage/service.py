@@ -55,7 +55,7 @@ class TelemetryServicer(telemetry_pb2_grpc.TelemetryServiceServicer):
         """Return a span of a session's devices, a node, or all."""
         who = require_user()
         if request.WhichOneof("of") == "session":
-            session = await self._core.references.find(who, request.session)
+            session = await self._core.references.find_output(who, request.session)
             async with self._core.reading.turn(who.user.name):
                 return await self._of_session(request, session)
         if request.WhichOneof("of") == "node":

@@ -189,20 +189,20 @@ class Views:
         Raises:
             InvalidRequest: no sessions, or more than MOST_SESSIONS; any for a dashboard.
             NotFound: a session is not visible to the caller.
-            StateConflict: HTTP is disabled, or the viewer cannot be started.
+            StateConflict: HTTP is disabled, the viewer cannot be started, or a session is sealed.
             TooLarge: too many views.
         """
         if kind is Kind.DASHBOARD and references:
             raise InvalidRequest("a dashboard shows the whole platform: it takes no sessions")
         if kind is not Kind.DASHBOARD and not 1 <= len(references) <= MOST_SESSIONS:
             raise InvalidRequest(f"a view has 1 to {MOST_SESSIONS} sessions")
+        found = [await self._references.find_output(who, one) for one in references]
         if self.viewing is None:
             raise StateConflict(
                 "HTTP is disabled on this control plane",
                 why="views need it: a browser shows them",
                 attempt=self._opens_http,
             )
-        found = [await self._references.find(who, one) for one in references]
         sessions = {one.id: one for one in found}
         # One at a time per user: concurrent calls would open several views of the same sessions.
         async with self._opening.setdefault(who.user.name, asyncio.Lock()):
