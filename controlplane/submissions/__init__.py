@@ -1,0 +1,1 @@
+"""Submissions: predictions of checkpoints on a dataset's hidden test set, and their scores."""

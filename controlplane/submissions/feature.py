@@ -1,0 +1,98 @@
+"""Wiring of submissions."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from controlplane.checkpoints.feature import checkpoints
+from controlplane.content.feature import content
+from controlplane.core.compare_and_swap import SessionWriter
+from controlplane.core.feature import Feature
+from controlplane.core.ids import new_id
+from controlplane.datasets.feature import datasets
+from controlplane.records.feature import logs
+from controlplane.sessions.feature import scheduling, submitter
+from controlplane.sessions.remove import Remover
+from controlplane.sessions.stop import Stopper
+from controlplane.submissions.participation import Participation
+from controlplane.submissions.results import Results
+from controlplane.submissions.service import SubmissionServicer
+from controlplane.submissions.session_maker import SessionMaker
+from controlplane.submissions.submission_loop import SubmissionLoop
+from controlplane.submissions.submissions import Submissions
+from controlplane.submissions.views import SubmissionViews
+from nsml.v1 import boards_pb2_grpc
+
+if TYPE_CHECKING:
+    from controlplane.core.core import Core
+
+
+def results(core: Core) -> Results:
+    """The reader of what steps saved."""
+    return Results(history=core.history, content=core.shared(content))
+
+
+def session_maker(core: Core) -> SessionMaker:
+    """The maker of steps' sessions."""
+    return SessionMaker(
+        history=core.history,
+        references=core.references,
+        content=core.shared(content),
+        datasets=core.shared(datasets),
+        results=core.shared(results),
+        submitter=core.shared(submitter),
+        user=core.accounts.get_user,
+    )
+
+
+def participation(core: Core) -> Participation:
+    """What decides on submissions to datasets of competitions."""
+    return Participation(history=core.history, clock=core.clock)
+
+
+def submission_loop(core: Core) -> SubmissionLoop:
+    """The leader's loop."""
+    return SubmissionLoop(
+        history=core.history,
+        state=core.state,
+        references=core.references,
+        maker=core.shared(session_maker),
+        results=core.shared(results),
+        stopper=Stopper(writer=SessionWriter(store=core.store, state=core.state), clock=core.clock),
+        remover=Remover(state=core.state, history=core.history),
+        clock=core.clock,
+        leads=core.leads,
+    )
+
+
+def submissions(core: Core) -> Submissions:
+    """The use cases."""
+    return Submissions(
+        history=core.history,
+        references=core.references,
+        datasets=core.shared(datasets),
+        checkpoints=core.shared(checkpoints),
+        content=core.shared(content),
+        maker=core.shared(session_maker),
+        participation=core.shared(participation),
+        clock=core.clock,
+        new_id=lambda: "u" + new_id(core.random_bytes),
+        user=core.accounts.get_user,
+    )
+
+
+def wire(core: Core) -> Feature:
+    """Offer SubmissionService; the leader carries submissions out."""
+    views = SubmissionViews(
+        history=core.history,
+        state=core.state,
+        submissions=core.shared(submissions),
+        maker=core.shared(session_maker),
+        logs=core.shared(logs),
+        waiting=core.shared(scheduling).waiting,
+    )
+    servicer = SubmissionServicer(core.shared(submissions), views, core.history, core.reading)
+    return Feature(
+        services=((boards_pb2_grpc.add_SubmissionServiceServicer_to_server, servicer),),
+        leader_loops=(core.shared(submission_loop).run,),
+    )

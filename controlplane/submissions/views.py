@@ -1,0 +1,155 @@
+"""Submissions as their viewers see them: shown scores, ranks, and why they wait."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from controlplane.domain.errors import NsmlError
+from controlplane.domain.lifecycle import SessionState
+from controlplane.state.lru import LruDict
+from controlplane.submissions.convert import Facts, sees_step, submission_message
+from controlplane.submissions.pipeline import Stage
+from controlplane.submissions.shown import NOTHING, ShownBoard, shown_board
+from controlplane.submissions.submissions import may_see_private
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from controlplane.domain.identity import UserCaller
+    from controlplane.domain.plan import Explanation
+    from controlplane.domain.values import Session
+    from controlplane.history.board_values import SubmissionEntry, SubmissionRow
+    from controlplane.history.sql.history import History
+    from controlplane.history.sql.submissions import KnownEntries
+    from controlplane.records.logs import Logs
+    from controlplane.state.live_state import LiveState
+    from controlplane.submissions.session_maker import SessionMaker
+    from controlplane.submissions.submissions import Submissions
+    from nsml.v1 import boards_pb2 as pb
+
+MOST_OUTPUT_BYTES: Final = 4_096
+"""Of what an evaluation printed: its end."""
+_KEPT_ENTRIES: Final = 50_000
+"""Entries of boards as they were read last, about a kilobyte each."""
+
+
+class SubmissionViews:
+    """Builds messages.
+
+    Args:
+        waiting: why a queued session waits, if this control plane knows.
+    """
+
+    def __init__(
+        self,
+        *,
+        history: History,
+        state: LiveState,
+        submissions: Submissions,
+        maker: SessionMaker,
+        logs: Logs,
+        waiting: Callable[[str], Explanation | None],
+    ) -> None:
+        self._history = history
+        self._state = state
+        self._submissions = submissions
+        self._maker = maker
+        self._logs = logs
+        self._waiting = waiting
+        self._known: LruDict[tuple[str, str], KnownEntries] = LruDict(
+            _KEPT_ENTRIES, weigh=lambda known: len(known) + 1
+        )
+
+    async def one(self, caller: UserCaller, entry: SubmissionEntry) -> pb.Submission:
+        """Build the message of one submission, with all that the caller may know."""
+        output = ""
+        if may_see_private(caller, entry.row):
+            output = await self._output(entry)
+        next_at = await self._submissions.next_at(entry.row)
+        board = await self._board(entry.row) if entry.score is not None else NOTHING
+        return await self._message(caller, entry, board, output=output, next_at=next_at)
+
+    async def many(
+        self, caller: UserCaller, entries: Sequence[SubmissionEntry]
+    ) -> list[pb.Submission]:
+        """Build messages for a list: without output, and without when the next one is permitted."""
+        boards: dict[tuple[str, str], ShownBoard] = {}
+        made = []
+        for one in entries:
+            key = one.row.dataset_owner, one.row.dataset
+            if key not in boards and one.score is not None:
+                boards[key] = await self._board(one.row)
+            made.append(await self._message(caller, one, boards.get(key, NOTHING)))
+        return made
+
+    async def _message(
+        self,
+        caller: UserCaller,
+        entry: SubmissionEntry,
+        board: ShownBoard,
+        *,
+        output: str = "",
+        next_at: float = 0.0,
+    ) -> pb.Submission:
+        row, score = entry
+        facts = Facts(
+            score=board.scores.get(row.id),
+            rank=board.ranks.get(row.id, 0),
+            evaluation=score.evaluation if score is not None else 0,
+            next_at=next_at,
+            output=output,
+            waiting={stage: self._why(caller, row, stage) for stage in Stage},
+        )
+        return submission_message(caller, entry, facts)
+
+    async def _board(self, row: SubmissionRow) -> ShownBoard:
+        settings = await self._maker.settings(row.dataset_owner, row.dataset)
+        key = row.dataset_owner, row.dataset
+        read = await self._history.submissions.read_again(*key, before=self._known.get(key))
+        self._known.keep(key, read)
+        return shown_board(read.entries, settings)
+
+    def _why(self, caller: UserCaller, row: SubmissionRow, stage: Stage) -> str:
+        """Say why a step waits; "": it does not."""
+        if row.state.is_over:
+            return ""
+        is_current = (stage is Stage.EVALUATE) == bool(row.prediction_digest)
+        if not is_current:
+            return ""
+        predicts = stage is Stage.PREDICT
+        session_id = row.predict_session_id if predicts else row.evaluate_session_id
+        if not session_id:
+            # The reason may name what only its user knows: a quota, a project, the nodes.
+            shown = row.message if sees_step(caller, row, stage) else ""
+            return shown or "its session is being made"
+        session = self._state.session(session_id)
+        if session is None:
+            return ""
+        return self._session_waits(session, is_shown=sees_step(caller, row, stage))
+
+    def _session_waits(self, session: Session, *, is_shown: bool) -> str:
+        if session.state is SessionState.QUEUED:
+            found = self._waiting(session.id) if is_shown else None
+            return found.reason if found is not None else "it is queued"
+        if session.state is SessionState.PREPARING:
+            waits = [one.waiting for one in session.replicas if one.waiting]
+            return waits[0] if waits and is_shown else "its node prepares it"
+        if session.state is SessionState.FINALIZING:
+            return "its result is being sent"
+        return ""
+
+    async def _output(self, entry: SubmissionEntry) -> str:
+        """Return the end of what the evaluation printed; "" if its session was removed."""
+        row, score = entry
+        session_id = row.evaluate_session_id
+        if score is not None and score.evaluation > 1 and score.session_id:
+            session_id = score.session_id
+        if not session_id:
+            return ""
+        try:
+            end = (await self._logs.read(session_id, limit_bytes=1)).end
+            start = max(end - MOST_OUTPUT_BYTES, 0)
+            page = await self._logs.read(session_id, offset=start, limit_bytes=MOST_OUTPUT_BYTES)
+        except NsmlError:
+            return ""
+        return page.data.decode("utf-8", "replace")
