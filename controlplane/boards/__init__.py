@@ -1,0 +1,1 @@
+"""Boards: of sessions by a metric, and of submissions to a dataset."""
