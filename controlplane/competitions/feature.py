@@ -1,0 +1,109 @@
+"""Wiring of competitions."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from controlplane.competitions.competitions import Competitions
+from controlplane.competitions.export import Export
+from controlplane.competitions.service import CompetitionServicer
+from controlplane.competitions.tables import Tables
+from controlplane.competitions.team_changes import TeamChanges
+from controlplane.competitions.views import CompetitionViews
+from controlplane.content.feature import content
+from controlplane.core.feature import Feature
+from controlplane.core.ids import new_id
+from controlplane.datasets.feature import datasets
+from controlplane.submissions.feature import participation, submissions
+from nsml.v1 import competitions_pb2_grpc
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from starlette.routing import BaseRoute
+
+    from controlplane.core.core import Core
+
+
+def competitions(core: Core) -> Competitions:
+    """The use cases of organisers."""
+    return Competitions(
+        history=core.history,
+        datasets=core.shared(datasets),
+        content=core.shared(content),
+        participation=core.shared(participation),
+        submissions=core.shared(submissions),
+        clock=core.clock,
+        new_id=lambda: "c" + new_id(core.random_bytes),
+        user=core.accounts.get_user,
+    )
+
+
+def team_changes(core: Core) -> TeamChanges:
+    """The use cases of participants."""
+    return TeamChanges(
+        history=core.history,
+        competitions=core.shared(competitions),
+        participation=core.shared(participation),
+        clock=core.clock,
+        user=core.accounts.get_user,
+    )
+
+
+def tables(core: Core) -> Tables:
+    """The maker of standings."""
+    return Tables(
+        history=core.history,
+        state=core.state,
+        competitions=core.shared(competitions),
+        participation=core.shared(participation),
+        clock=core.clock,
+    )
+
+
+def competition_views(core: Core) -> CompetitionViews:
+    """The maker of messages."""
+    return CompetitionViews(
+        history=core.history,
+        participation=core.shared(participation),
+        tables=core.shared(tables),
+        clock=core.clock,
+    )
+
+
+def wire(core: Core) -> Feature:
+    """Offer CompetitionService, and pages of competitions below /competitions/."""
+    servicer = CompetitionServicer(
+        competitions=core.shared(competitions),
+        teams=core.shared(team_changes),
+        tables=core.shared(tables),
+        views=core.shared(competition_views),
+        export=Export(
+            history=core.history,
+            participation=core.shared(participation),
+            tables=core.shared(tables),
+            clock=core.clock,
+            sign=core.backends.authority.sign_digest,
+            cluster_id=core.cluster_id,
+        ),
+        history=core.history,
+        reading=core.reading,
+    )
+    return Feature(
+        services=((competitions_pb2_grpc.add_CompetitionServiceServicer_to_server, servicer),),
+        routes=lambda: _routes(core),
+    )
+
+
+def _routes(core: Core) -> Sequence[BaseRoute]:
+    from controlplane.competitions.pages import page_routes  # noqa: PLC0415 - see Feature.routes
+    from controlplane.gateway.callers import Callers  # noqa: PLC0415
+
+    return page_routes(
+        competitions=core.shared(competitions),
+        views=core.shared(competition_views),
+        tables=core.shared(tables),
+        callers=Callers(core.identities, core.limiter),
+        reading=core.reading,
+        clock=core.clock,
+    )
