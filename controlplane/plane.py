@@ -14,8 +14,10 @@ from controlplane.accounts import feature as accounts
 from controlplane.artifacts import feature as artifacts
 from controlplane.audit import feature as audit
 from controlplane.backups import feature as backups
+from controlplane.boards import feature as boards
 from controlplane.checkpoints import feature as checkpoints
 from controlplane.compaction import feature as compaction
+from controlplane.competitions import feature as competitions
 from controlplane.content import feature as content
 from controlplane.core.core import Core
 from controlplane.datasets import feature as datasets
@@ -31,6 +33,7 @@ from controlplane.records import feature as records
 from controlplane.secrets import feature as secrets
 from controlplane.sessions import feature as sessions
 from controlplane.ssh_keys import feature as ssh_keys
+from controlplane.submissions import feature as submissions
 from controlplane.usage import feature as usage
 from controlplane.views import feature as views
 from controlplane.wire.errors import refuse
@@ -50,6 +53,8 @@ FEATURES: Final[tuple[Callable[[Core], Feature], ...]] = (
     content.wire,
     datasets.wire,
     sessions.wire,
+    submissions.wire,
+    competitions.wire,
     nodes.wire,
     checkpoints.wire,
     environments.wire,
@@ -63,6 +68,7 @@ FEATURES: Final[tuple[Callable[[Core], Feature], ...]] = (
     secrets.wire,
     ssh_keys.wire,
     notices.wire,
+    boards.wire,
     views.wire,
     backups.wire,
     leadership.wire,

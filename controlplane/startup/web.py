@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from controlplane.access.access_table import TABLE
 from controlplane.accounts.feature import joining
+from controlplane.competitions.feature import competition_views
 from controlplane.content.feature import collector
 from controlplane.domain.conditions import ConditionName
 from controlplane.gateway.app import Scrapes, make_app
@@ -81,6 +82,7 @@ class Web:
             routes=[route for feature in plane.features for route in feature.routes()],
         )
         self._views = plane.core.shared(views)
+        plane.core.shared(competition_views).http_url = url
         self._views.viewing = Viewers(url=url, server=server, visdom_python=visdom_python)
         self._server = HttpServer(
             Guard(app, rules or Rules()), taken, identity, limits=limits, proxies=proxies

@@ -29,7 +29,9 @@ from nsml.v1 import (
     artifacts_pb2_grpc,
     audit_pb2_grpc,
     backups_pb2_grpc,
+    boards_pb2_grpc,
     checkpoints_pb2_grpc,
+    competitions_pb2_grpc,
     content_pb2_grpc,
     datasets_pb2_grpc,
     environments_pb2_grpc,
@@ -76,6 +78,11 @@ class Stubs:
         self.ssh_keys = _As(ssh_keys_pb2_grpc.SshKeyServiceStub(channel), self.metadata)
         self.webhooks = _As(webhooks_pb2_grpc.WebhookServiceStub(channel), self.metadata)
         self.projects = _As(projects_pb2_grpc.ProjectServiceStub(channel), self.metadata)
+        self.boards = _As(boards_pb2_grpc.BoardServiceStub(channel), self.metadata)
+        self.submissions = _As(boards_pb2_grpc.SubmissionServiceStub(channel), self.metadata)
+        self.competitions = _As(
+            competitions_pb2_grpc.CompetitionServiceStub(channel), self.metadata
+        )
         self.accounts = _As(accounts_pb2_grpc.AccountServiceStub(channel), self.metadata)
         self.audit = _As(audit_pb2_grpc.AuditServiceStub(channel), self.metadata)
         self.agents = _As(agents_pb2_grpc.AgentServiceStub(channel), self.metadata)

@@ -45,6 +45,16 @@ DECLARED = {
     "nsml.v1.AgentService": {"Control": "np", "Ingest": "n", "Tunnel": "np"},
     "nsml.v1.TelemetryService": {"ReadTelemetry": "u"},
     "nsml.v1.AuditService": {"ListAuditRows": "A"},
+    "nsml.v1.BoardService": {
+        "CreateBoard": "u",
+        "UpdateBoard": "u",
+        "DeleteBoard": "u",
+        "GetBoard": "u",
+        "ListBoards": "u",
+        "ListEntries": "u",
+        "WatchBoard": "u",
+        "ReevaluateBoard": "u",
+    },
     "nsml.v1.BackupService": {"CreateBackup": "A", "GetBackupBlobs": "A"},
     "nsml.v1.CheckpointService": {
         "ListCheckpoints": "un",
@@ -53,6 +63,27 @@ DECLARED = {
         "TagCheckpoint": "u",
         "UntagCheckpoint": "u",
         "CommitCheckpoint": "n",
+    },
+    "nsml.v1.CompetitionService": {
+        "CreateCompetition": "u",
+        "UpdateCompetition": "u",
+        "OpenCompetition": "u",
+        "CloseCompetition": "u",
+        "DeleteCompetition": "u",
+        "GetCompetition": "u",
+        "ListCompetitions": "u",
+        "JoinCompetition": "u",
+        "LeaveCompetition": "u",
+        "InviteUsers": "u",
+        "MergeTeams": "u",
+        "UpdateTeam": "u",
+        "PickSubmissions": "u",
+        "SetBaseline": "u",
+        "Announce": "u",
+        "RerunWinners": "u",
+        "ListStandings": "u",
+        "WatchStandings": "u",
+        "ExportCompetition": "u",
     },
     "nsml.v1.EnvironmentService": {
         "GetEnvironmentLock": "un",
@@ -65,6 +96,7 @@ DECLARED = {
     },
     "nsml.v1.ArtifactService": {
         "ListArtifacts": "u",
+        "FindArtifact": "n",
         "RemoveArtifacts": "u",
         "CommitArtifact": "n",
     },
@@ -98,6 +130,12 @@ DECLARED = {
         "ChangeMembers": "u",
         "GetProjectStorage": "u",
         "ListProjectStorage": "u",
+    },
+    "nsml.v1.SubmissionService": {
+        "CreateSubmission": "u",
+        "GetSubmission": "u",
+        "ListSubmissions": "u",
+        "WatchSubmission": "u",
     },
     "nsml.v1.ViewService": {"OpenView": "u", "ListViews": "u", "StopView": "u"},
     "nsml.v1.WebhookService": {
@@ -223,7 +261,10 @@ def test_a_method_without_options_is_refused_to_everybody_and_in_the_trail() -> 
 def test_the_leader_is_asked_for_what_only_it_hears() -> None:
     asked = {method for method, row in TABLE.items() if row.prefers_leader}
     assert asked == {
-        f"/nsml.v1.NodeService/{name}" for name in ("ListNodes", "GetNode", "GetCluster")
+        *(f"/nsml.v1.NodeService/{name}" for name in ("ListNodes", "GetNode", "GetCluster")),
+        "/nsml.v1.BoardService/WatchBoard",
+        "/nsml.v1.CompetitionService/WatchStandings",
+        "/nsml.v1.SubmissionService/WatchSubmission",
     }
 
 

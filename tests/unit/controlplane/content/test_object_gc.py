@@ -23,6 +23,7 @@ from controlplane.content.object_gc_loop import FIRST_AFTER_S, LOOK_EVERY_S, Col
 from controlplane.content.observed_clock import ObservedClock
 from controlplane.domain.identity import User, UserCaller, identity_of
 from controlplane.domain.values import ImportedFrom, InitialCheckpoint, Session
+from controlplane.history.board_values import SubmissionRow
 from controlplane.history.sql import object_references as referring
 from controlplane.history.sql.history import History
 from controlplane.history.sqlite import open_history
@@ -305,6 +306,43 @@ async def test_what_a_restored_session_began_with_is_kept_with_it(
             await world.end("s1", "", session)
         await world.collect()
         assert await world.everything() == (set(start.blobs) if imported else set())
+
+
+async def test_a_prediction_outlives_its_session_until_the_dataset_is_purged(world: World) -> None:
+    predicted, history = tree("prediction"), world.history
+    await world.send(predicted)
+    data = tree("mnist")
+    await world.send(data)
+    await history.catalogue.put_dataset_version(
+        Dataset(owner="lee", name="mnist", created_at=1.0),
+        digest=data.root,
+        size_bytes=1,
+        file_count=1,
+    )
+    row = SubmissionRow(
+        id="u1",
+        owner="kim",
+        dataset_owner="lee",
+        dataset="mnist",
+        dataset_version=1,
+        session_id="s1",
+        session="kim/mnist/1",
+        checkpoint="best",
+        submitted_at=1.0,
+        prediction_digest=predicted.root,
+    )
+    await history.submissions.add(row, since=0.0, check=lambda _: None)
+    await world.end("s1", "")
+    await history.catalogue.delete_session("s1")
+    await world.collect()
+    assert await world.is_whole(predicted)
+    counted = await history.kept.all()
+    assert KeptKind.ARTIFACTS.name in counted["lee"].counted, "the dataset's owner needs it"
+    assert "kim" not in counted or not counted["kim"].counted
+    await history.catalogue.remove_dataset("lee", "mnist", at=2.0)
+    await history.catalogue.purge_datasets(3.0)
+    await world.collect()
+    assert await world.everything() == set()
 
 
 async def test_pages_and_what_they_list_live_as_long_as_a_root_that_lists_them(

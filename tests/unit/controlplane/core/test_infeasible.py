@@ -144,6 +144,19 @@ def test_where_some_nodes_give_gangs_a_network_as_many_as_they_hold_are_proposed
             "node a: gang_network is host",
             'gang_network = "overlay:NAME" in agent.site.toml of a node',
         ),
+        (
+            [
+                node("a", networks=(Network.HOST,), isolation=Isolation.USER),
+                node("b", networks=(Network.OWN,), isolation=Isolation.NAMESPACE),
+                node("c", isolation=Isolation.CONTAINER),
+            ],
+            asked(network=Network.NONE),
+            (
+                "node a: sessions see the machine's files and sockets; node b: nsml node show says why,"
+                " or the agent is older; node c: the agent is of an older version"
+            ),
+            "nsml doctor node    on the node",
+        ),
     ],
 )
 def test_a_network_that_no_node_gives_is_told_with_the_setting_that_would(
@@ -157,6 +170,15 @@ def test_a_network_that_no_node_gives_is_told_with_the_setting_that_would(
     assert first == "nsml run ...    without --network"
     assert administrators.startswith(setting)
     assert look == "nsml node ls"
+
+
+def test_a_gang_without_a_network_is_refused() -> None:
+    nodes = [node("a", 4, networks=tuple(Network), isolation=Isolation.NAMESPACE)]
+    refused = refusal_of(Alternatives(MaxCapacity(nodes)), asked(1, 2, network=Network.NONE))
+    assert isinstance(refused, CannotEverFit)
+    assert refused.message.endswith("no node can run gangs without a network")
+    assert refused.why == "node a: the replicas of a gang meet by the network"
+    assert "nsml run --nodes 1 ..." in refused.attempt.splitlines()
 
 
 def test_beside_what_is_too_large_the_network_may_be_left_out() -> None:

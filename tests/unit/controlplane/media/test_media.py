@@ -133,8 +133,8 @@ async def test_only_what_is_overdue_is_lost(history: SqliteHistory) -> None:
 
 
 class Everything:
-    async def check(self, *_: object, **__: object) -> None:
-        return
+    async def check(self, *_: object, **__: object) -> Session:
+        return made()
 
 
 async def test_that_more_is_shown_than_is_kept_is_logged_once(

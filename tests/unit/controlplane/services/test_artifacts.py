@@ -143,6 +143,32 @@ async def test_a_version_that_is_removed_is_not_given_again(rig: Rig) -> None:
     assert (await agent.stubs.artifacts.CommitArtifact(again)).version == 2
 
 
+async def test_a_node_finds_the_newest_of_a_name_among_its_users_sessions_alone(rig: Rig) -> None:
+    kim, lee = await rig.user("kim"), await rig.user("lee")
+    agent, stranger = await (await rig.agent(gpus=3)).connect(), await rig.agent("b")
+    first, of_lee, asking = await kim.submit(), await lee.submit(), await kim.submit()
+    await agent.assignments(3)
+    ask = pb.FindArtifactRequest(session_id=asking.id, name="report")
+    manifests = {}
+    for number, session in ((1, first), (2, asking), (9, of_lee)):
+        manifests[session.id], blobs = tree(a=f"{number}".encode())
+        await send(agent.stubs, blobs)
+    for number, session, finds in ((1, first, first), (9, of_lee, first), (2, asking, asking)):
+        digest = manifests[session.id].digest
+        await agent.stubs.artifacts.CommitArtifact(commit(session.id, number, digest=digest))
+        found = (await agent.stubs.artifacts.FindArtifact(ask)).artifact
+        assert (found.session, found.digest) == (finds.name, manifests[finds.id].digest)
+    for who, code in ((kim, "PERMISSION_DENIED"), (stranger.stubs, "NOT_FOUND")):
+        assert (await refused(who.artifacts.FindArtifact(ask)))[0] == code
+    ask.name = "other"
+    assert (await refused(agent.stubs.artifacts.FindArtifact(ask)))[0] == "NOT_FOUND"
+    version = pb.ArtifactVersion(name="report", version=1)
+    removal = pb.RemoveArtifactsRequest(session=asking.name, versions=[version])
+    await kim.artifacts.RemoveArtifacts(removal)
+    ask.name = "report"
+    assert (await agent.stubs.artifacts.FindArtifact(ask)).artifact.session == first.name
+
+
 @pytest.mark.parametrize(
     "given",
     [{"name": "x" * 513}, {"digest": "xyz"}, {"digest": "../" * 20}, {"folder": "a b" * 99}],

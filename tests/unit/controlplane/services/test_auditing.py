@@ -44,6 +44,7 @@ READS = (
     "Check",
     "Server",
     "Locate",
+    "Export",
 )
 
 

@@ -29,6 +29,7 @@ from controlplane.domain.values import (
     SecretUse,
     Session,
     SessionSpec,
+    SessionStage,
     Usage,
 )
 from controlplane.sessions.convert import session_message
@@ -40,6 +41,7 @@ NOT_RESTORED: Final = {
     "after": "it has ended, and those of the other platform are not here",
     "environment_lock": "the lock is restored beside it, and a fork asks for that",
     "datasets": "those that are here, as the caller gives them",
+    "submission_id": "the submission is of another platform",
     # Of the session.
     "id": "a fresh one",
     "name": "its number is given when it is written",
@@ -103,6 +105,13 @@ SPEC: Final = SessionSpec(
 OTHER: Final = {
     # What contradicts one of the above.
     "argv": SessionSpec(argv=("true", "x")),
+    "stage": SessionSpec(argv=("true",), stage=SessionStage.INFER),
+    "submission_id": SessionSpec(
+        argv=("true",),
+        stage=SessionStage.EVALUATE,
+        submission_id="u1",
+        environment=MappingProxyType({"NSML_EVALUATE_S": "600"}),
+    ),
     "no_keep_files": SessionSpec(argv=("true",), no_keep_files=True),
     "keep_files_by_default": SessionSpec(argv=("true",), keep_files_by_default=True),
     "dockerfile": SessionSpec(entry="a.py", bundle_digest="a" * 64, dockerfile="Dockerfile"),
@@ -189,6 +198,16 @@ def test_every_field_of_a_record_is_restored_or_named() -> None:
             before = getattr(WHOLE, one.name)
             assert before != _default(one), f"give {one.name} a value here"
             assert getattr(made, one.name) == before, one.name
+
+
+def test_a_step_of_a_submission_is_restored_as_an_ordinary_session() -> None:
+    spec = _through_a_backup(replace(WHOLE, spec=OTHER["submission_id"])).spec
+    assert (spec.argv, spec.stage, spec.submission_id, dict(spec.environment)) == (
+        ("true",),
+        None,
+        "",
+        {},
+    )
 
 
 def test_a_fork_asks_for_every_field_of_a_restored_spec() -> None:

@@ -9,6 +9,7 @@ import pytest
 from controlplane.domain.errors import AmbiguousReference, NotFound
 from controlplane.domain.identity import User, UserCaller
 from controlplane.domain.lifecycle import SessionState
+from controlplane.domain.values import SessionStage
 from controlplane.history.sqlite import open_history
 from controlplane.sessions.export import row_of
 from controlplane.state.live_state import LiveState
@@ -55,6 +56,64 @@ async def test_counting_back_goes_over_both_and_counts_each_once() -> None:
         with pytest.raises(NotFound):
             await found.find(KIM, "@6")
     assert names == ["kim/mnist/4", "kim/None/3", "kim/mnist/1", "kim/None/2", "kim/None/1"]
+
+
+@pytest.mark.parametrize(
+    ("stage", "counts"),
+    [
+        (SessionStage.PREDICT, False),
+        (SessionStage.PREDICT_TEST, False),
+        (SessionStage.EVALUATE, False),
+        (SessionStage.INFER, True),
+        (None, True),
+    ],
+)
+@pytest.mark.parametrize("has_ended", [True, False])
+async def test_counting_back_leaves_out_the_steps_of_submissions(
+    *, stage: SessionStage | None, counts: bool, has_ended: bool
+) -> None:
+    state = SessionState.FAILED if has_ended else SessionState.RUNNING
+    step = session(
+        name="kim/mnist/5",
+        created_at=6.0,
+        state=state,
+        ended_at=99.0 if has_ended else 0.0,
+        spec={"stage": stage, "submission_id": "" if counts else "sub1"},
+    )
+    async with references(*SESSIONS, step) as found:
+        names = [(await found.find(KIM, f"@{count}")).name for count in (1, 2)]
+    before = ["kim/mnist/4", "kim/None/3"]
+    assert names == (["kim/mnist/5", "kim/mnist/4"] if counts else before)
+
+
+async def test_counting_back_goes_on_behind_any_number_of_steps() -> None:
+    steps = (
+        session(
+            name=f"kim/mnist/{number}",
+            created_at=float(number),
+            state=SessionState.FAILED,
+            ended_at=99.0,
+            spec={"stage": SessionStage.EVALUATE, "submission_id": "sub1"},
+        )
+        for number in range(10, 20)
+    )
+    async with references(*SESSIONS, *steps) as found:
+        names = [(await found.find(KIM, f"@{count}")).name for count in range(1, 6)]
+        with pytest.raises(NotFound):
+            await found.find(KIM, "@6")
+    assert names == ["kim/mnist/4", "kim/None/3", "kim/mnist/1", "kim/None/2", "kim/None/1"]
+
+
+async def test_a_session_that_only_names_steps_counts() -> None:
+    told = session(
+        name="kim/mnist/5",
+        created_at=6.0,
+        state=SessionState.FAILED,
+        ended_at=99.0,
+        spec={"dockerfile": "# PREDICT, then EVALUATE"},
+    )
+    async with references(*SESSIONS, told) as found:
+        assert (await found.find(KIM, "@last")).name == "kim/mnist/5"
 
 
 async def test_a_number_means_the_only_one_that_has_it() -> None:

@@ -1,0 +1,99 @@
+"""Pages of competitions, as a browser without a token gets them."""
+
+from __future__ import annotations
+
+import httpx
+
+from controlplane.domain.competitions.standings import SETTLED_AFTER_S
+from nsml.v1 import competitions_pb2 as pb
+from nsml.v1 import resources_pb2
+from nsml.view.competition_page import POLICY
+from tests.unit.controlplane.rig import Stubs, until
+from tests.unit.controlplane.services.competitions import Contest
+from tests.unit.controlplane.views.test_views import site
+
+PAGE = "/competitions/kim/cup"
+MISSING = "there is no such competition or phase, or it is not public\n"
+MARKER = 0.123454321
+"""A private score that nothing else is."""
+DESCRIPTION = (
+    "# Read\n\n<script>alert(1)</script> [rules](https://x.example) [no](javascript:alert(1))"
+)
+
+
+def token(who: Stubs) -> dict[str, str]:
+    return {"authorization": str(who.metadata[0][1])}
+
+
+async def test_anybody_reads_a_public_competition() -> None:
+    async with site() as here, httpx.AsyncClient(base_url=here.url, trust_env=False) as browser:
+        cup = await Contest.of(
+            here.rig, "lee", "park", title="Digits <2026>", description=DESCRIPTION
+        )
+        await cup.scored("lee", 0.75, MARKER)
+        await cup.scored("park", 0.5, 0.25)
+        said = pb.AnnounceRequest(competition="cup", text="The data is fixed.\nTrain again.")
+        await cup.kim.competitions.Announce(said)
+        assert (await cup.get()).page == f"{here.url}{PAGE}"
+
+        found = await browser.get(PAGE)
+        assert (found.status_code, found.headers["content-type"]) == (
+            200,
+            "text/html; charset=utf-8",
+        )
+        assert found.headers["content-security-policy"] == POLICY
+        assert found.headers["cache-control"] == "public, max-age=15"
+        for text in (
+            *('<h1 dir="auto">Digits &lt;2026&gt;</h1>', "<h3>Read</h3>", "Train again."),
+            *('<a href="https://x.example" rel="nofollow noopener noreferrer">rules</a>', ">0.75<"),
+            *("nsml competition join kim/cup", "nsml run -d kim/digits main.py", "2 teams"),
+        ):  # fmt: skip
+            assert text in found.text, text
+        assert "<script" not in found.text
+        assert str(MARKER) not in found.text
+        assert "your team" not in found.text
+
+        async def is_unchanged() -> bool:
+            tag = (await browser.get(PAGE)).headers["etag"]
+            again = await browser.get(PAGE, headers={"if-none-match": tag})
+            return (again.status_code, again.content) == (304, b"")
+
+        await until(is_unchanged, "the page is the same within a minute")
+        head = await browser.head(PAGE)
+        assert (head.status_code, head.content) == (200, b"")
+        # The organiser, who may know them, has no private scores in it either.
+        for who, is_own in ((cup.kim, False), (cup.users["lee"], True)):
+            own = await browser.get(PAGE, headers=token(who))
+            assert ("your team" in own.text) is is_own
+            assert str(MARKER) not in own.text
+            assert own.headers["cache-control"] == "private, no-cache"
+        for path in (f"{PAGE}?phase=two", "/competitions/kim/none", "/competitions/a%20b/%3Cx"):
+            missing = await browser.get(path)
+            assert (missing.status_code, missing.text) == (404, MISSING)
+
+        listed = await browser.get("/competitions/")
+        assert '<a href="kim/cup"><bdi>Digits &lt;2026&gt;</bdi></a>' in listed.text
+
+        await cup.close()
+        cup.clock.ahead = SETTLED_AFTER_S
+
+        final = await browser.get(PAGE, params={"phase": "one"})
+        assert str(MARKER) in final.text
+        assert "final, by private scores" in final.text
+
+
+async def test_others_are_not_there_without_a_token_that_sees_them() -> None:
+    async with site() as here, httpx.AsyncClient(base_url=here.url, trust_env=False) as browser:
+        cup = await Contest.of(here.rig, visibility=resources_pb2.VISIBILITY_PRIVATE)
+        lee = await here.rig.user("lee")
+        await cup.create("draft")
+        assert (await cup.get()).page == ""
+        for path in (PAGE, "/competitions/kim/draft"):
+            missing = await browser.get(path)
+            assert (missing.status_code, missing.text) == (404, MISSING)
+            assert missing.headers["cache-control"] == "no-store"
+            assert (await browser.get(path, headers=token(lee))).status_code == 404
+            assert (await browser.get(path, headers=token(cup.kim))).status_code == 200
+        assert "cup" not in (await browser.get("/competitions/")).text
+        wrong = await browser.get(PAGE, headers={"authorization": "Bearer nothing"})
+        assert wrong.status_code == 401
