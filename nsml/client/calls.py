@@ -6,6 +6,7 @@ For streams that survive reconnects see `streams`, for content `content`.
 
 from __future__ import annotations
 
+from functools import cached_property
 from typing import TYPE_CHECKING, TypeVar
 
 from nsml.client.errors import NotFound, Unavailable
@@ -21,7 +22,9 @@ if TYPE_CHECKING:
 
     from google.protobuf.timestamp_pb2 import Timestamp
 
+    from nsml.client.board_calls import Boards, Submissions
     from nsml.client.channel import Channel
+    from nsml.client.competition_calls import Competitions
     from nsml.client.endpoints import Endpoints
     from nsml.client.programs import RemoteProgram
     from nsml.client.ssh import SshServer
@@ -107,6 +110,27 @@ class Client:
         self.backups = Backups(self.rpc)
         self.audit = Audit(self.rpc)
         self.telemetry = Telemetry(self.rpc, self.clock)
+
+    @cached_property
+    def boards(self) -> Boards:
+        """BoardService."""
+        from nsml.client.board_calls import Boards
+
+        return Boards(self.rpc)
+
+    @cached_property
+    def submissions(self) -> Submissions:
+        """SubmissionService."""
+        from nsml.client.board_calls import Submissions
+
+        return Submissions(self.rpc, self.clock)
+
+    @cached_property
+    def competitions(self) -> Competitions:
+        """CompetitionService."""
+        from nsml.client.competition_calls import Competitions
+
+        return Competitions(self.rpc)
 
     def verify_storage(self) -> AsyncGenerator[content.VerifyStorageResponse, None]:
         """Administrators: verify all stored content; yields progress, then damaged content."""

@@ -12,7 +12,7 @@
       StateConflict          not in the state required by the request
         AlreadyEnded  StillLive  AlreadyExists  MissingBlobs  NoSuchService
       NotEnough              capacity, quota or credit
-        CannotEverFit  NoCapacity  OverQuota  NoCredit
+        CannotEverFit  NoCapacity  OverQuota  NoCredit  LimitReached
       TooLarge               a message over its limit
       Unsupported            the control plane does not know the call
       PlatformFault          a defect of the platform
@@ -24,6 +24,7 @@ status decides. Nothing here imports gRPC, so that importing the errors is cheap
 from __future__ import annotations
 
 import re
+from datetime import datetime
 from typing import TYPE_CHECKING, Any, Protocol
 
 if TYPE_CHECKING:
@@ -154,6 +155,18 @@ class NoCredit(NotEnough):
     """The caller's credit is used up."""
 
 
+class LimitReached(NotEnough):
+    """The caller has submitted as often as the board allows."""
+
+    @property
+    def next_at(self) -> float | None:
+        """When the next submission is permitted, in Unix seconds; None: not reported."""
+        try:
+            return datetime.fromisoformat(self.metadata.get("next_at", "")).timestamp()
+        except (ValueError, OverflowError):
+            return None
+
+
 class TooLarge(ClientError):
     """A message over its limit."""
 
@@ -183,6 +196,7 @@ BY_REASON: Mapping[str, type[ClientError]] = {
     "NO_CAPACITY": NoCapacity,
     "OVER_QUOTA": OverQuota,
     "NO_CREDIT": NoCredit,
+    "LIMIT_REACHED": LimitReached,
     "TOO_LARGE": TooLarge,
 }
 

@@ -21,9 +21,12 @@ from nsml.v1 import sessions_pb2 as pb
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Sequence
 
+    from google.protobuf.message import Message
+
     from nsml.client.calls import Client
 
 T = TypeVar("T")
+R = TypeVar("R", bound="Message")
 
 _FIRST_DELAY_S = 0.1
 _LONGEST_DELAY_S = 2.0
@@ -540,6 +543,36 @@ async def read_series(
             await retry.after(error)
         else:
             return answers
+
+
+async def watch_again(
+    client: Client,
+    method: str,
+    request: Message,
+    response: type[R],
+    *,
+    patience_s: float | None = None,
+    on_link: OnLink | None = None,
+) -> AsyncGenerator[R, None]:
+    """Yield the responses of a watch whose first one has everything, until closed; a broken watch is started again.
+
+    Its first response is not yielded if nothing has changed.
+    """
+    retry = _Retry(client, patience_s, on_link)
+    last: R | None = None
+    while True:
+        stream = client.rpc.stream(method, request, response)
+        broken = Unavailable("the control plane closed the stream")
+        try:
+            async with aclosing(stream):
+                async for answer in stream:
+                    retry.heard()
+                    if answer != last:
+                        last = answer
+                        yield answer
+        except Unavailable as error:
+            broken = error
+        await retry.after(broken)
 
 
 async def look_again(

@@ -86,7 +86,7 @@ async def each_at_once(
     return [task.result() for task in tasks]
 
 
-async def first_to_end(*ways: Coroutine[Any, Any, None]) -> None:
+async def first_to_end(*ways: Coroutine[Any, Any, object]) -> None:
     """Run all until one ends, and cancel the others; raises its exception."""
     tasks = [asyncio.ensure_future(one) for one in ways]
     try:

@@ -39,8 +39,10 @@ from nsml.v1 import (
     audit_pb2_grpc,
     backups_pb2,
     backups_pb2_grpc,
+    boards_pb2_grpc,
     checkpoints_pb2,
     checkpoints_pb2_grpc,
+    competitions_pb2_grpc,
     content_pb2,
     content_pb2_grpc,
     datasets_pb2,
@@ -70,6 +72,8 @@ from nsml.v1 import (
 )
 from nsml.v1 import sessions_pb2 as pb
 from tests.support.trees import stored_tree
+from tests.unit.nsml.client.contract_boards import Boards, Submissions, WithBoards
+from tests.unit.nsml.client.contract_competitions import Competitions, WithCompetitions
 from tests.unit.nsml.client.contract_files import Files
 from tests.unit.nsml.client.contract_programs import Scripted
 
@@ -101,10 +105,11 @@ def refuse(context, code, message, reason="", retry_after_s=0, **metadata):
     context.abort_with_status(rpc_status.to_status(status))
 
 
-class State:
+class State(WithCompetitions, WithBoards):
     """What the platform knows; a condition tells of every change."""
 
     def __init__(self) -> None:
+        super().__init__()
         self.changed = threading.Condition()
         self.sessions: dict[str, pb.Session] = {}
         self.removed: dict[int, str] = {}
@@ -1135,6 +1140,9 @@ class Checkpoints(checkpoints_pb2_grpc.CheckpointServiceServicer):
 
     def ListCheckpoints(self, request, context):
         session = self.state.find(request.session, context)
+        if session.spec.stage == pb.SESSION_STAGE_PREDICT:
+            why = f"what session {session.name} writes is hidden: it predicts on hidden inputs"
+            refuse(context, grpc.StatusCode.FAILED_PRECONDITION, why, "SEALED")
         every = self.state.checkpoints.get(session.id, [])
         start = int(request.cursor or 0)
         return checkpoints_pb2.ListCheckpointsResponse(
@@ -1900,6 +1908,13 @@ class ContractServer:
         ssh_keys_pb2_grpc.add_SshKeyServiceServicer_to_server(SshKeys(self.state), self.server)
         views_pb2_grpc.add_ViewServiceServicer_to_server(Views(self.state), self.server)
         projects_pb2_grpc.add_ProjectServiceServicer_to_server(Projects(self.state), self.server)
+        boards_pb2_grpc.add_BoardServiceServicer_to_server(Boards(self.state, refuse), self.server)
+        boards_pb2_grpc.add_SubmissionServiceServicer_to_server(
+            Submissions(self.state, refuse), self.server
+        )
+        competitions_pb2_grpc.add_CompetitionServiceServicer_to_server(
+            Competitions(self.state, refuse), self.server
+        )
         deadline = time.monotonic() + 60
         while True:  # the port of a server that was just cut may be held for a moment
             try:

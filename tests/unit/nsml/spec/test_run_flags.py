@@ -20,8 +20,10 @@ from nsml.v1 import sessions_pb2 as pb
 
 PROGRAM = {"entry", "args", "argv", "bundle_digest", "needs_conda"}
 """What a command line names without a flag of its own, and what follows from its folder."""
-UNASKED = {"lost_after", "initial_checkpoint", "environment_lock"}
-"""What only other clients ask for."""
+UNASKED = {"lost_after", "initial_checkpoint", "environment_lock", "stage"}
+"""What only other clients, or other commands, ask for."""
+ANSWERED = {"keep_files_by_default", "submission_id"}
+"""What only answers have."""
 
 
 def flag(name: str) -> Flag:
@@ -44,7 +46,7 @@ def asked(**given: object) -> pb.Session:
 def test_every_field_of_a_spec_has_a_flag() -> None:
     fields = {one.name for one in pb.SessionSpec.DESCRIPTOR.fields}
     have = {one.field.split(".")[1] for one in FLAGS if one.field.startswith("spec.")}
-    assert fields - have == PROGRAM | UNASKED | {"keep_files_by_default"}, "an answer alone"
+    assert fields - have == PROGRAM | UNASKED | ANSWERED
 
 
 def test_every_flag_is_an_option_of_the_command() -> None:

@@ -97,7 +97,9 @@ def test_a_terminal_obeys_nothing_of_a_memo_or_a_name() -> None:
 
 def test_the_page_lists_every_command_with_when_it_asks() -> None:
     rows = re.findall(
-        r"^\| `nsml ([a-z ]+?)(?: --revoke)?` \| (.*?) \|", PAGE.read_text(), re.MULTILINE
+        r"^\| `nsml ([a-z ]+?)(?: --revoke| --disqualify)?` \| (.*?) \|",
+        PAGE.read_text(),
+        re.MULTILINE,
     )
     assert dict(rows) == {name: rule.asks.value for name, rule in COMMANDS.items()}
     assert {rule.asks for rule in COMMANDS.values()} == set(Asks)

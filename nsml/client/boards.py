@@ -1,0 +1,75 @@
+"""Watches of boards and submissions, and which entries are requested; the calls are in `board_calls`."""
+
+from __future__ import annotations
+
+from contextlib import aclosing
+from typing import TYPE_CHECKING
+
+from nsml.client.board_calls import WHOLE, Selection
+from nsml.v1 import boards_pb2 as pb
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncGenerator
+
+    from nsml.client.calls import Client
+    from nsml.client.streams import OnLink
+
+__all__ = ["OVER", "WHOLE", "Selection", "watch_board", "watch_submission"]
+
+OVER = frozenset({pb.SUBMISSION_STATE_SCORED, pb.SUBMISSION_STATE_FAILED})
+"""States of a submission that never change."""
+
+
+async def watch_board(
+    client: Client,
+    board: str,
+    selection: Selection = WHOLE,
+    *,
+    patience_s: float | None = None,
+    on_link: OnLink | None = None,
+) -> AsyncGenerator[pb.WatchBoardResponse, None]:
+    """Yield a board with its entries, now and after each change, until closed; see `nsml.client.streams`."""
+    from nsml.client.streams import watch_again
+
+    request = pb.WatchBoardRequest(
+        board=board,
+        best_per=selection.best_per,
+        own_only=selection.own_only,
+        limit=selection.limit,
+    )
+    watching = watch_again(
+        client,
+        "BoardService/WatchBoard",
+        request,
+        pb.WatchBoardResponse,
+        patience_s=patience_s,
+        on_link=on_link,
+    )
+    async with aclosing(watching):
+        async for answer in watching:
+            yield answer
+
+
+async def watch_submission(
+    client: Client,
+    submission_id: str,
+    *,
+    patience_s: float | None = None,
+    on_link: OnLink | None = None,
+) -> AsyncGenerator[pb.Submission, None]:
+    """Yield a submission, now and after each change, until it is over; see `nsml.client.streams`."""
+    from nsml.client.streams import watch_again
+
+    watching = watch_again(
+        client,
+        "SubmissionService/WatchSubmission",
+        pb.WatchSubmissionRequest(id=submission_id),
+        pb.WatchSubmissionResponse,
+        patience_s=patience_s,
+        on_link=on_link,
+    )
+    async with aclosing(watching):
+        async for answer in watching:
+            yield answer.submission
+            if answer.submission.state in OVER:
+                return

@@ -1,0 +1,123 @@
+"""Calls of boards and submissions, over connections that break."""
+
+from __future__ import annotations
+
+import asyncio
+from contextlib import aclosing
+
+import grpc
+import pytest
+
+from nsml.client import errors
+from nsml.client.boards import Selection, watch_board, watch_submission
+from nsml.v1 import boards_pb2 as pb
+from nsml.v1 import checkpoints_pb2
+
+
+def with_checkpoint(state):
+    session = state.add("kim/digits/1")
+    state.checkpoints[session.id] = [checkpoint("1"), checkpoint("best")]
+    return session
+
+
+def checkpoint(name):
+    return checkpoints_pb2.Checkpoint(name=name)
+
+
+async def test_a_board_is_made_changed_and_removed(client, server):
+    made = await client.boards.create("best", pb.BoardSettings(metric="acc"))
+    assert (made.owner, made.name, made.settings.metric) == ("kim", "best", "acc")
+    changed = await client.boards.update("best", pb.BoardSettings(filter="state=succeeded"))
+    assert (changed.settings.metric, changed.settings.filter) == ("acc", "state=succeeded")
+    assert [one.name for one in await client.boards.every()] == ["best"]
+    assert (await client.boards.get("kim/best")).name == "best"
+    await client.boards.remove("best")
+    with pytest.raises(errors.NotFound):
+        await client.boards.get("best")
+
+
+async def test_a_selection_is_sent_whole(client, server):
+    server.state.add_board("kim/best")
+    server.state.add_entry("kim/best", "lee", 0.9)
+    server.state.add_entry("kim/best", "kim", 0.8)
+    chosen = Selection(
+        best_per=pb.BEST_PER_TEAM, own_only=True, limit=5, evaluation=2, by_private=True
+    )
+    answer = await client.boards.entries("best", chosen)
+    assert [one.owner for one in answer.entries] == ["kim"]
+    (request,) = server.state.entry_requests
+    assert request.evaluation == 2
+    assert request.by_private
+    assert request.best_per == pb.BEST_PER_TEAM
+
+
+async def test_a_lost_answer_submits_once(client, server):
+    session = with_checkpoint(server.state)
+    server.state.fail_next["CreateSubmission"] = grpc.StatusCode.UNAVAILABLE
+    made = await client.submissions.create(session.name, request_id="r1")
+    assert made.checkpoint == "best"
+    assert list(server.state.submissions) == [made.id]
+
+
+async def test_a_limit_has_the_next_permitted_instant(client, server):
+    session = with_checkpoint(server.state)
+    server.state.submission_limit_at = "2023-11-15T00:00:00Z"
+    with pytest.raises(errors.LimitReached) as caught:
+        await client.submissions.create(session.name, request_id="r1")
+    assert caught.value.next_at == 1_700_006_400
+    assert await client.submissions.create(session.name, request_id="r2", is_test=True)
+
+
+@pytest.mark.parametrize("said", ["", "soon", "0000"])
+def test_an_unreadable_instant_is_none(said):
+    assert errors.LimitReached("x", metadata={"next_at": said}).next_at is None
+
+
+async def test_pages_of_submissions(client, server):
+    session = with_checkpoint(server.state)
+    for _ in range(5):
+        server.state.add_submission(session)
+    every = [one.id async for one in client.submissions.every()]
+    assert every == ["sub5", "sub4", "sub3", "sub2", "sub1"]
+    assert [one.id async for one in client.submissions.every(limit=3)] == every[:3]
+
+
+async def test_a_submission_is_watched_to_its_end_over_a_broken_connection(client, server):
+    made = server.state.add_submission(with_checkpoint(server.state))
+    server.state.breaks_watch = 1
+    server.state.submission_course = [
+        pb.Submission(state=pb.SUBMISSION_STATE_PREDICTING),
+        pb.Submission(state=pb.SUBMISSION_STATE_SCORED, score=0.5),
+    ]
+    links = []
+    async with (
+        asyncio.timeout(60),
+        aclosing(watch_submission(client, made.id, on_link=links.append)) as watching,
+    ):
+        states = [one.state async for one in watching]
+    assert states == [
+        pb.SUBMISSION_STATE_QUEUED, pb.SUBMISSION_STATE_PREDICTING, pb.SUBMISSION_STATE_SCORED
+    ]  # fmt: skip
+    assert [link.is_live for link in links] == [False, True]
+
+
+async def test_a_board_is_watched_over_a_restart(client, server):
+    server.state.add_board("kim/best")
+    server.state.add_entry("kim/best", "lee", 0.9)
+    seen = []
+    async with asyncio.timeout(60), aclosing(watch_board(client, "best")) as watching:
+        async for answer in watching:
+            seen.append(len(answer.entries))
+            if len(seen) == 1:
+                await asyncio.to_thread(server.cut)
+                await asyncio.to_thread(server.restore)
+                server.state.add_entry("kim/best", "kim", 0.8)
+            else:
+                break
+    assert seen == [1, 2]
+
+
+async def test_watching_what_is_not_there_fails_at_once(client, server):
+    with pytest.raises(errors.NotFound):
+        async for _ in watch_board(client, "nothing"):
+            pass
