@@ -136,6 +136,18 @@ class App:
             ) from error
 
     @property
+    def is_nsml_style(self) -> bool:
+        """Whether tables, messages and `-j` have NSML's form: NSML_STYLE, else the configuration."""
+        chosen = self.environ.get("NSML_STYLE") or self.config.settings.get("style", "")
+        if chosen not in {"", "nsml"}:
+            raise CommandError(
+                f"{chosen!r} is not a style (NSML_STYLE, settings.style)",
+                code=ExitCode.USAGE,
+                advice="one of nsml",
+            )
+        return chosen == "nsml"
+
+    @property
     def is_for_people(self) -> bool:
         """Whether the result is a table, not data for programs."""
         return self.format in {Format.TABLE, Format.WIDE}

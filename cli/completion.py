@@ -23,6 +23,7 @@ _FRESH_S = 5.0
 _PATIENCE_S = 1.5
 _NODES = 8
 _SESSIONS = 50
+_SUBMISSIONS = 50
 
 
 @command(
@@ -103,4 +104,41 @@ async def _fetch(client: Client) -> dict[str, list[str]]:
         "project": [project.name for project in await client.projects.every()],
         "pod": sorted({node.pod for node in nodes} - {""}),
         "image": sorted({one.name for node in looked for one in node.images}),
+        "board": await _boards(client),
+        "submission": await _submissions(client),
+        "competition": await _competitions(client),
     }
+
+
+async def _boards(client: Client) -> list[str]:
+    """Return boards by full name, and those that the user may change also by their own; none of an older platform."""
+    from nsml.client.errors import Unsupported
+
+    try:
+        found = await client.boards.every()
+    except Unsupported:
+        return []
+    return [
+        *(one.name for one in found if one.may_change),
+        *(f"{one.owner}/{one.name}" for one in found),
+    ]
+
+
+async def _submissions(client: Client) -> list[str]:
+    from nsml.client.errors import Unsupported
+
+    try:
+        return [one.id async for one in client.submissions.every(limit=_SUBMISSIONS)]
+    except Unsupported:
+        return []
+
+
+async def _competitions(client: Client) -> list[str]:
+    """Return competitions by their names and full names; none of an older platform."""
+    from nsml.client.errors import Unsupported
+
+    try:
+        found = await client.competitions.every()
+    except Unsupported:
+        return []
+    return [one.name for one in found] + [f"{one.owner}/{one.name}" for one in found]

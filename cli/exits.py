@@ -21,7 +21,7 @@ class ExitCode(IntEnum):
     USAGE = 2
     """The command line or a file it names is wrong, or nobody can confirm it."""
     UNAVAILABLE = 3
-    """The control plane cannot be reached; safe to run again."""
+    """No control plane answers, or the platform failed; safe to run again."""
     DENIED = 4
     """Not logged in, or not allowed."""
     NOT_FOUND = 5

@@ -465,16 +465,19 @@ class LazyGroup(Group):
         *args: Any,
         sections: Mapping[str, Mapping[str, tuple[str, str]]],
         synonyms: Mapping[str, Sequence[str]] | None = None,
+        unlisted: Mapping[str, str] | None = None,
         **kw: Any,
     ) -> None:
         """`sections`: title to {command: (target, one line of help)}.
 
         `synonyms`: commands of other programs, to the names here: suggested, never run.
+        `unlisted`: commands that run, and are not in the help text: to their targets.
         """
         super().__init__(*args, **kw)
         self._sections = sections
         self._synonyms = synonyms or {}
         self._lazy = {name: entry for part in sections.values() for name, entry in part.items()}
+        self._unlisted = unlisted or {}
 
     def suggested(self, name: str, ctx: click.Context) -> Sequence[str]:
         """Look up synonyms first: `squeue` is more similar to `requeue` than to `ps`."""
@@ -486,10 +489,10 @@ class LazyGroup(Group):
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         """Import the command's module and return the command."""
-        entry = self._lazy.get(cmd_name)
-        if entry is None:
+        target = self._lazy[cmd_name][0] if cmd_name in self._lazy else self._unlisted.get(cmd_name)
+        if target is None:
             return super().get_command(ctx, cmd_name)
-        module, _, attribute = entry[0].partition(":")
+        module, _, attribute = target.partition(":")
         found: click.Command = getattr(importlib.import_module(module), attribute)
         return found
 
@@ -522,7 +525,7 @@ class BadValue(click.BadParameter):
 
 
 class Refused(click.Option):
-    """An option that is always refused, with the reason: neither shown nor suggested."""
+    """An option of other programs that has no effect: refused, or accepted with a note; neither shown nor suggested."""
 
     def __init__(self, *args: Any, **kw: Any) -> None:
         kw.update(hidden=True, expose_value=False)
@@ -549,6 +552,41 @@ def suggestions(wrong: click.NoSuchOption) -> list[str]:
     return same[:1] or [offered[one] for one in near(name.lstrip("-"), list(offered), alike=_ALIKE)]
 
 
+def explained(
+    *flags: str, message: str, why: str = "", advice: str = "", is_flag: bool = False
+) -> Callable[[Any], Any]:
+    """Add a flag of NSML that cannot be followed here: refused, with the reason and what to do instead."""
+
+    def refuse(context: click.Context, parameter: click.Parameter, value: Any) -> None:
+        if value not in {None, False}:
+            raise BadValue(message, parameter, context, why=why, advice=advice)
+
+    return _refused(flags, is_flag=is_flag, callback=refuse)
+
+
+def needless(*flags: str, why: str, is_flag: bool = True) -> Callable[[Any], Any]:
+    """Add a flag of NSML that changes nothing here: accepted, with a note why."""
+
+    def note(context: click.Context, _parameter: click.Parameter, value: Any) -> None:
+        if value not in {None, False} and not context.resilient_parsing:
+            the_app(context).say(f"note: {flags[-1]} changes nothing: {why}")
+
+    return _refused(flags, is_flag=is_flag, callback=note)
+
+
+def _refused(
+    flags: Sequence[str], *, is_flag: bool, callback: Callable[..., None]
+) -> Callable[[Any], Any]:
+    return click.option(
+        *flags,
+        f"_{flags[-1].strip('-').replace('-', '_')}",
+        is_flag=is_flag,
+        default=None,
+        cls=Refused,
+        callback=callback,
+    )
+
+
 def not_there_yet(*flags: str, is_flag: bool = False) -> Callable[[Any], Any]:
     """Add NSML's flags that are not supported yet: refused, never ignored."""
 
@@ -558,11 +596,4 @@ def not_there_yet(*flags: str, is_flag: bool = False) -> Callable[[Any], Any]:
             advice = "\n".join(f"{context.command_path} {one} ..." for one in meant)
             raise BadValue("not supported yet", parameter, context, advice=advice)
 
-    return click.option(
-        *flags,
-        f"_{flags[0].strip('-').replace('-', '_')}",
-        is_flag=is_flag,
-        default=None,
-        cls=Refused,
-        callback=refuse,
-    )
+    return _refused(flags, is_flag=is_flag, callback=refuse)

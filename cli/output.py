@@ -29,13 +29,17 @@ def write_list(
     none: str = "",
     blank: T | None = None,
     beside: Mapping[str, Any] | None = None,
+    nsml: Sequence[Column[T]] = (),
 ) -> None:
     """Write resources in the chosen format.
 
     `name` is the field for `-o name`; `none` is the message to people instead of an empty table;
     `blank` is an example record if there are no items, so that a wrong --fields is still an error;
-    `beside` is added next to the items in JSON and YAML, which are one document.
+    `beside` is added next to the items in JSON and YAML, which are one document;
+    `nsml` are the columns of NSML's own table, for users who chose its style.
     """
+    if nsml and _in_nsml_style(app, items, nsml, record):
+        return
     if app.is_for_people:
         table = rendered(app, items, columns)
         if none and not items:
@@ -49,6 +53,25 @@ def write_list(
     if blank is not None and not items:
         _narrow(app, record(blank))
     _write_records(app, [record(item) for item in items], name, beside or {})
+
+
+def _in_nsml_style(
+    app: App,
+    items: Sequence[T],
+    columns: Sequence[Column[T]],
+    record: Callable[[T], dict[str, Any]],
+) -> bool:
+    """Write NSML's table, or its bare JSON list, if that style is chosen; other formats, and --fields, are ours."""
+    is_plain = app.format in {Format.TABLE, Format.JSON} and not app.flags.fields
+    if not is_plain or not app.is_nsml_style:
+        return False
+    if app.format is Format.JSON:
+        app.write(to_json([record(item) for item in items]))
+        return True
+    now, has_header = app.clock.time(), app.flags.has_header
+    for line in render(columns, items, now=now, header=has_header).lines:
+        app.write(line)
+    return True
 
 
 def _write_records(

@@ -268,15 +268,29 @@ def tell(app: App, problem: Problem) -> None:
     """Write the problem to stderr: as JSON if the output is JSON or JSONL; as text if the format is invalid."""
     try:
         is_for_programs = app.format in {Format.JSON, Format.JSONL}
+        is_nsml_style = app.is_nsml_style
     except (CommandError, ContextError):
-        is_for_programs = False
+        is_for_programs = is_nsml_style = False
     if is_for_programs:
         app.stderr.write(_json(problem) + "\n")
         return
-    first, *rest = (part for line in _lines(problem) for part in app.folded_words(line))
+    lines = _lines(problem)
+    if is_nsml_style:
+        from nsml.view.nsml_style import error_lines
+
+        said = [visible(line) for line in error_lines(problem.reason, problem.message, problem.why)]
+        # The cause in our words follows, unless that is what was said.
+        ours = lines[1:] if said == [f"Error: {visible(problem.message)}"] else _below(lines)
+        lines = [*said, *ours]
+    first, *rest = (part for line in lines for part in app.folded_words(line))
     if app.has_colour(app.stderr):
         first = app.paint(first, "red")
     app.stderr.write("\n".join((first, *rest)) + "\n")
+
+
+def _below(lines: Sequence[str]) -> list[str]:
+    """Return the lines of a problem to stand below another one: `  why: ` instead of `error: `."""
+    return [f"  why: {lines[0].removeprefix('error: ')}", *lines[1:]]
 
 
 def _lines(problem: Problem) -> list[str]:

@@ -19,6 +19,7 @@ COMMANDS: Mapping[str, Mapping[str, tuple[str, str]]] = {
         "fork": ("cli.sessions.fork:fork", "Start a session from another one, or its checkpoint."),
         "resume": ("cli.sessions.fork:resume", "Go on with an ended session from its checkpoint."),
         "rerun": ("cli.sessions.fork:rerun", "Run a session again."),
+        "infer": ("cli.boards.infer:infer", "Start a session that answers with a checkpoint."),
         "ps": ("cli.sessions.ps:ps", "List sessions."),
         "queue": ("cli.sessions.queue:queue", "List queued sessions in order, with reasons."),
         "logs": ("cli.sessions.logs:logs", "Show a session's output."),
@@ -63,6 +64,21 @@ COMMANDS: Mapping[str, Mapping[str, tuple[str, str]]] = {
         "load": ("cli.sessions.change:load", "Have a running program load a checkpoint."),
         "top": ("cli.sessions.top:top", "Show the processes of a running session."),
         "stacks": ("cli.sessions.stacks:stacks", "Show the Python stacks of a running session."),
+    },
+    "Boards": {
+        "submit": ("cli.boards.submit:submit", "Submit a checkpoint to its dataset's board."),
+        "submission": (
+            "cli.boards.submissions:submission",
+            "Submissions: list them, follow one, see why it failed.",
+        ),
+        "board": (
+            "cli.boards.board:board",
+            "Leaderboards: show, watch, compare, create, set, export.",
+        ),
+        "competition": (
+            "cli.competitions.competition:competition",
+            "Competitions: organise one, take part in a team, standings.",
+        ),
     },
     "Data": {
         "dataset": (
@@ -120,8 +136,17 @@ def _show_version(context: click.Context, _parameter: click.Parameter, value: bo
         context.exit()
 
 
+NSML_COMMANDS: Mapping[str, str] = {
+    "automl": "cli.compat:automl",
+    "credit": "cli.compat:credit",
+    "gpumornitor": "cli.results.telemetry:gpumonitor",
+    "info": "cli.compat:info",
+    "inspect": "cli.compat:inspect",
+}
+"""Names of NAVER's NSML for what has another name here: they run, and `nsml help nsml` lists them."""
+
 SYNONYMS: Mapping[str, Sequence[str]] = {
-    **dict.fromkeys(("sbatch", "srun", "submit", "sweep"), ("run",)),
+    **dict.fromkeys(("sbatch", "srun", "sweep"), ("run",)),
     "salloc": ("dev", "run"),
     **dict.fromkeys(("cancel", "kill", "scancel", "terminate"), ("stop",)),
     **dict.fromkeys(("sacct", "squeue"), ("ps", "queue")),
@@ -134,7 +159,7 @@ SYNONYMS: Mapping[str, Sequence[str]] = {
     **dict.fromkeys(("process", "processes"), ("top",)),
     **dict.fromkeys(("backtrace", "py-spy", "stack", "traceback"), ("stacks",)),
     **dict.fromkeys(("cluster", "nodes"), ("node", "status")),
-    **dict.fromkeys(("describe", "info", "inspect", "show", "why"), ("status --explain",)),
+    **dict.fromkeys(("describe", "show", "why"), ("status --explain",)),
     **dict.fromkeys(("attach", "tail"), ("logs -f",)),
     **dict.fromkeys(("log", "output"), ("logs",)),
     "cat": ("logs",),
@@ -159,7 +184,11 @@ SYNONYMS: Mapping[str, Sequence[str]] = {
     **dict.fromkeys(("rsync", "scp", "sftp"), ("cp", "ssh-config")),
     **dict.fromkeys(("data", "datasets"), ("dataset",)),
     **dict.fromkeys(("push", "upload"), ("dataset push", "cp")),
-    **dict.fromkeys(("board", "open", "tui", "ui", "web"), ("dashboard",)),
+    **dict.fromkeys(("open", "tui", "ui", "web"), ("dashboard",)),
+    **dict.fromkeys(("boards", "leaderboard", "ranking", "ranks"), ("board",)),
+    **dict.fromkeys(("challenge", "competitions", "contest", "standings"), ("competition",)),
+    **dict.fromkeys(("score", "scores", "submissions"), ("submission", "board")),
+    **dict.fromkeys(("predict", "serve-model"), ("infer",)),
     **dict.fromkeys(("init", "serve", "server", "setup"), ("up", "login")),
     "start": ("run", "up"),
     **dict.fromkeys(("jupyter", "notebook"), ("dev", "forward")),
@@ -197,10 +226,11 @@ def _root() -> LazyGroup:
         name=PROGRAM,
         sections=COMMANDS,
         synonyms=SYNONYMS,
+        unlisted=NSML_COMMANDS,
         params=options,
         callback=lambda: None,
         help="A machine-learning platform run from a terminal.\n\n"
-        "Help: nsml COMMAND -h, and nsml help references, filters, code, flags, environment, confirmation, exit-codes.",
+        "Help: nsml COMMAND -h, and nsml help references, filters, code, flags, environment, confirmation, exit-codes, nsml.",
         context_settings=HELP_NAMES,
     )
 

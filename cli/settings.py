@@ -12,17 +12,25 @@ from cli.exits import CommandError, ExitCode
 from cli.group import Group, command, near, pass_app, to_try
 from nsml.client import contexts
 from nsml.common.shell import shell_word
-from nsml.view.themes import SETTING, THEMES
+from nsml.view.themes import SETTING, STYLE_SETTING, STYLES, THEMES
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
     from nsml.client.contexts import Config
 
 _CONTEXT_KEYS = ("server", "ca", "token_file")
+_CHOICES: Mapping[str, tuple[str, Sequence[str]]] = {
+    "output": ("an output format", tuple(Format)),
+    STYLE_SETTING: ("a style", STYLES),
+    SETTING: ("a theme", THEMES),
+}
+"""Settings with a choice of values, and what a value is called."""
 
 
 @click.group("config", cls=Group)
 def config() -> None:
-    """Settings: `output`, `theme`, `current` (context), `contexts.NAME.server|ca|token_file`."""
+    """Settings: `output`, `style`, `theme`, `current` (context), `contexts.NAME.server|ca|token_file`."""
 
 
 @command("path", examples=["nsml config path", 'cat "$(nsml config path)"'])
@@ -43,7 +51,7 @@ def get(app: App, *, key: str | None) -> None:
             app.write(f"{name} = {value}")
     elif key in known:
         app.write(known[key])
-    elif key in {"output", "current", SETTING}:
+    elif key == "current" or key in _CHOICES:
         raise CommandError(f"{key} is not set", code=ExitCode.NOT_FOUND)
     else:
         raise _unknown(key, app.config)
@@ -51,13 +59,20 @@ def get(app: App, *, key: str | None) -> None:
 
 @command(
     "set",
-    examples=["nsml config set output wide", "nsml config set contexts.lab.server gpu.lab:18553"],
+    examples=[
+        "nsml config set output wide",
+        "nsml config set style nsml",
+        "nsml config set contexts.lab.server gpu.lab:18553",
+    ],
 )
 @click.argument("key")
 @click.argument("value")
 @pass_app
 def set_(app: App, *, key: str, value: str) -> None:
-    """Change one setting; an empty VALUE resets `output` or `theme`."""
+    """Change one setting.
+
+    An empty VALUE resets `output`, `style` or `theme`. With `style nsml` tables, messages and -j are those of NAVER's NSML: nsml help nsml.
+    """
     app.save(_changed(app.config, key, value))
 
 
@@ -76,20 +91,13 @@ def _changed(config: Config, key: str, value: str) -> Config:
         if value not in config.contexts:
             raise CommandError(f"no such context: {value}", code=ExitCode.NOT_FOUND)
         return config._replace(current=value)
-    if key == SETTING:
-        if value and value not in THEMES:
+    if key in _CHOICES:
+        noun, values = _CHOICES[key]
+        if value and value not in values:
             raise CommandError(
-                f"{value!r} is not a theme",
+                f"{value!r} is not {noun}",
                 code=ExitCode.USAGE,
-                advice=f"one of {', '.join(THEMES)}",
-            )
-        return _set(config, key, value)
-    if key == "output":
-        if value and value not in set(Format):
-            raise CommandError(
-                f"{value!r} is not an output format",
-                code=ExitCode.USAGE,
-                advice=f"one of {', '.join(Format)}",
+                advice=f"one of {', '.join(values)}",
             )
         return _set(config, key, value)
     prefix, _, part = key.rpartition(".")
@@ -127,7 +135,7 @@ def _changed_context(config: Config, name: str, part: str, value: str) -> Config
 
 
 def _unknown(key: str, config: Config) -> CommandError:
-    known = ["current", "output", SETTING, *_flat(config)]
+    known = ["current", *_CHOICES, *_flat(config)]
     return CommandError(
         f"no such setting: {key}",
         code=ExitCode.USAGE,

@@ -19,6 +19,8 @@ if TYPE_CHECKING:
     from nsml.client.calls import Client
     from nsml.v1.nodes_pb2 import GetClusterResponse, Node
 
+_TOPIC_CELLS = 80
+"""Longest line of a topic."""
 _ANSWERS_WITHIN_S = 2.0
 """Timeout for the platform's version, shown beside this program's, in seconds."""
 
@@ -27,7 +29,8 @@ How to name a session
 
   kim/mnist/3     its full name: USER/DATASET/N; USER/None/N without a dataset
   mnist/3, 3      short forms, of your own sessions
-  @last, @2, @3   your last one that is not removed, the one before, to @1000
+  @last, @2, @3   your last one that is not removed, the one before, to @1000;
+                  steps of submissions do not count
   s4k...          its id (nsml getid)
   'mnist/[3-9]'   every matching session, by full name or short form; quote it.
                   stop, requeue, rm and memo match your own only, unless a user
@@ -110,6 +113,15 @@ Packages are installed once on each node and cached for later sessions; the log
 of the session that needed them first begins with the installation.
 """
 
+NSML = """\
+What is as in NAVER's NSML (=), what differs (~), and what is not here (-)
+
+  nsml config set style nsml
+                    tables, statuses, messages and -j as in NSML
+
+The guide for users of NSML: docs/nsml.md
+"""
+
 ENVIRONMENT = """\
 Environment variables
 
@@ -120,6 +132,7 @@ Environment variables
   NSML_DATA        the data folder of up, down and join, like --data
   DOCKER_HOST      unix:///PATH: the container engine for up, join and doctor
   NSML_OUTPUT      default of -o
+  NSML_STYLE       nsml: tables and messages as in NAVER's NSML
   NSML_COLOR       auto, always or never; NO_COLOR and FORCE_COLOR work too
   NSML_ACCESSIBLE  nothing is redrawn, plots in words; ACCESSIBLE works too
   NSML_DEBUG       a traceback with every error, like --debug
@@ -177,6 +190,21 @@ def _flags() -> str:
     )
 
 
+def _nsml() -> str:
+    from textwrap import wrap
+
+    from nsml.spec.nsml_compat import FACTS, Verdict
+
+    marks = {Verdict.SAME: "=", Verdict.OURS: "~", Verdict.ABSENT: "-"}
+    sections = {one.section: "" for one in FACTS}
+    for one in FACTS:
+        lines = wrap(one.fact, _TOPIC_CELLS - 5)
+        lines += [f"  {line}" for line in wrap(one.here, _TOPIC_CELLS - 7)]
+        sections[one.section] += f"  {marks[one.verdict]}  " + "\n     ".join(lines) + "\n"
+    titles = {"SDK": "import nsml", "project": "Projects", "command": "Commands", "table": "Output"}
+    return NSML + "".join(f"\n{titles[name]}\n{text}" for name, text in sections.items())
+
+
 TOPICS: dict[str, Callable[[], str]] = {
     "exit-codes": _exit_codes,
     "references": lambda: REFERENCES,
@@ -185,6 +213,7 @@ TOPICS: dict[str, Callable[[], str]] = {
     "confirmation": _confirmation,
     "environment": lambda: ENVIRONMENT,
     "flags": _flags,
+    "nsml": _nsml,
 }
 
 
@@ -193,7 +222,7 @@ TOPICS: dict[str, Callable[[], str]] = {
 @pass_app
 @click.pass_context
 def show_help(context: click.Context, app: App, *, words: tuple[str, ...]) -> None:
-    """Help on a command, or on a topic: exit-codes, references, filters, code, confirmation, environment, flags."""
+    """Help on a command, or on a topic: exit-codes, references, filters, code, confirmation, environment, flags, nsml."""
     root = context.find_root()
     if len(words) == 1 and words[0] in TOPICS:
         app.write(TOPICS[words[0]]().rstrip("\n"))

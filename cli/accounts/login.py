@@ -13,7 +13,7 @@ import click
 
 from cli.app import App
 from cli.exits import CommandError, ExitCode
-from cli.group import Group, Refused, command, pass_app
+from cli.group import Group, Refused, command, needless, pass_app
 from cli.output import write_list
 from nsml.client import contexts
 from nsml.common.text import visible
@@ -64,6 +64,7 @@ class Trust:
 )
 @click.option("--name", metavar="CONTEXT", help="Name of the context; default: the host's.")
 @click.option("-p", "--password", cls=Refused, callback=_refuse_password)
+@needless("-e", "--encoding", is_flag=False, why="terminals and files are UTF-8")
 @pass_app
 def login(app: App, *, host: str, token_stdin: bool, ca: Path | None, name: str | None) -> None:
     """Use the platform at HOST[:PORT] from now on, with a token from its administrator.

@@ -47,6 +47,7 @@ def search(app: App, *, words: tuple[str, ...]) -> None:
     """
     from nsml.v1 import datasets_pb2
     from nsml.view import datasets as view
+    from nsml.view import nsml_style
 
     globs = [word for word in words if _GLOB.intersection(word)]
     if len(globs) > 1:
@@ -62,6 +63,7 @@ def search(app: App, *, words: tuple[str, ...]) -> None:
         record=view.record,
         none="no dataset that you may use has all of these words",
         blank=datasets_pb2.Dataset(),
+        nsml=nsml_style.DATASETS,
     )
 
 

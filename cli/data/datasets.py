@@ -12,6 +12,7 @@ import click
 
 from cli.app import App
 from cli.arguments import DATASET, SIZE, split_dataset, visibility_options
+from cli.data.dataset_board import board
 from cli.data.dataset_changes import describe, restore, share, tag, untag
 from cli.data.dataset_lineage import lineage
 from cli.data.dataset_parts import (
@@ -337,6 +338,7 @@ def ls(app: App, *, glob: str, removed: bool) -> None:
     """List the datasets that you may use. GLOB filters by name."""
     from nsml.v1 import datasets_pb2
     from nsml.view import datasets as view
+    from nsml.view import nsml_style
 
     if removed:
         write_list(
@@ -356,6 +358,7 @@ def ls(app: App, *, glob: str, removed: bool) -> None:
         record=view.record,
         none="no datasets yet · nsml dataset push NAME PATH",
         blank=datasets_pb2.Dataset(),
+        nsml=nsml_style.DATASETS,
     )
 
 
@@ -493,5 +496,7 @@ def _refuse_hidden(
 dataset.add_command(push)
 dataset.add_command(add)
 dataset.add_command(pull)
-for each in (ls, search, info, versions, lineage, diff, share, describe, tag, untag, rm, restore):
+for each in (ls, search, info, board, versions, lineage, diff, share, describe, tag, untag):
+    dataset.add_command(each)
+for each in (rm, restore):
     dataset.add_command(each)

@@ -45,6 +45,7 @@ def ls(app: App, *, session: str) -> None:
     """
     from nsml.v1 import checkpoints_pb2
     from nsml.view import checkpoints as view
+    from nsml.view import nsml_style
 
     listing = app.call(lambda client: client.checkpoints.listing(session))
     found = listing.checkpoints
@@ -55,6 +56,7 @@ def ls(app: App, *, session: str) -> None:
         record=view.record,
         none="no checkpoints yet",
         blank=checkpoints_pb2.Checkpoint(),
+        nsml=nsml_style.CHECKPOINTS,
     )
     for one in filter(view.is_lost, found):
         app.say(f"checkpoint {one.name} is lost: {one.why_lost}")

@@ -175,7 +175,7 @@ def diff(
     ]
     differing = [row for row in rows if row.differs]
     tell_left_out(app, sessions, answers)
-    _write(app, sessions, rows if all_keys else differing, has_any=bool(rows))
+    write_rows(app, sessions, rows if all_keys else differing, has_any=bool(rows))
     _tell_code(app, sessions, differing)
     if app.is_for_people and not all_keys:
         _tell_same(app, [row for row in rows if not row.differs])
@@ -276,7 +276,9 @@ async def _series(
     return await read_series(client, request, patience_s=_PATIENCE_S, on_link=app.link_words())
 
 
-def _write(app: App, sessions: Sequence[Session], rows: Sequence[Row], *, has_any: bool) -> None:
+def write_rows(
+    app: App, sessions: Sequence[Session], rows: Sequence[Row], *, has_any: bool
+) -> None:
     """Write a table of each kind for people, else one list; `has_any`: something was compared."""
     from nsml.view import compare
 

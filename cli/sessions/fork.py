@@ -28,14 +28,17 @@ _flag_options = partial(flag_options, shows_defaults=False, cpus=("--cpus", "--c
 """NSML uses -c for the checkpoint here."""
 
 
-def _repeats(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Add the parameters of all three commands."""
+def repeats(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Add the parameters of all commands that repeat a session."""
     for add in (click.pass_context, staying_options, asking_options, _flag_options):
         function = add(function)
     return session_argument()(function)
 
 
-def _submit(context: click.Context, given: dict[str, Any], checkpoint: str | None = None) -> int:
+def submit_repetition(
+    context: click.Context, given: dict[str, Any], checkpoint: str | None = None
+) -> int:
+    """Run such a command; `checkpoint`: the initial one of the new session, None for that of the other."""
     kind = str(context.command.name)
     session = given.pop("session")
     source = Source(session, kind, ("nsml", kind), checkpoint)
@@ -52,7 +55,7 @@ def _submit(context: click.Context, given: dict[str, Any], checkpoint: str | Non
         "nsml fork kim/mnist/3 -c @last -g 4 -a '--epochs 40'",
     ],
 )
-@_repeats
+@repeats
 def fork(context: click.Context, /, **given: Any) -> int:
     """Start a session from another one's code, dataset versions and settings.
 
@@ -67,7 +70,7 @@ def fork(context: click.Context, /, **given: Any) -> int:
     checkpoint = given.pop("checkpoint")
     if checkpoint == "":
         raise click.UsageError("-c names no checkpoint: leave it out, or @last for the newest")
-    return _submit(context, given, checkpoint)
+    return submit_repetition(context, given, checkpoint)
 
 
 fork.params.insert(
@@ -96,7 +99,7 @@ fork.params.append(
     cls=SplitCommand,
     examples=["nsml resume @last", "nsml resume mnist/3 -g 4 --time-limit 8h"],
 )
-@_repeats
+@repeats
 def resume(context: click.Context, /, **given: Any) -> int:
     """Go on with an ended session from its newest checkpoint, as a new session.
 
@@ -105,7 +108,7 @@ def resume(context: click.Context, /, **given: Any) -> int:
     themselves: nsml requeue, nsml continue.
     """
     _refuse_checkpoint("resume", given)
-    return _submit(context, given, NEWEST)
+    return submit_repetition(context, given, NEWEST)
 
 
 @command(
@@ -114,7 +117,7 @@ def resume(context: click.Context, /, **given: Any) -> int:
     cls=SplitCommand,
     examples=["nsml rerun @last", "nsml rerun mnist/3 -g 2 -- --lr 0.02"],
 )
-@_repeats
+@repeats
 def rerun(context: click.Context, /, **given: Any) -> int:
     """Run a session again: the same code, dataset versions, arguments and settings.
 
@@ -122,7 +125,7 @@ def rerun(context: click.Context, /, **given: Any) -> int:
     without a checkpoint.
     """
     _refuse_checkpoint("rerun", given)
-    return _submit(context, given)
+    return submit_repetition(context, given)
 
 
 def _refuse_checkpoint(kind: str, given: dict[str, Any]) -> None:

@@ -17,7 +17,7 @@ from nsml.spec.labels import LABEL
 from nsml.view import sorting as ordering
 from nsml.view.filter_fields import Filtered
 from nsml.view.filtering import ME, Filter, FilterError, states_of
-from nsml.view.sessions import COLUMNS, record
+from nsml.view.sessions import COLUMNS, is_evaluation, record
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -41,11 +41,20 @@ class Choosing:
         filters: all of them must match.
         sort: a column's key, `summary.NAME`, `arg.NAME`, `label.KEY`, or such a name alone; `-` before it: greatest first. "": newest first.
         fields: of --fields, by the same names.
+        has_evaluations: also list sessions that evaluate submissions.
 
     Raises CommandError (USAGE) for an empty filter.
     """
 
-    def __init__(self, filters: Sequence[str], sort: str, fields: Sequence[str] = ()) -> None:
+    def __init__(
+        self,
+        filters: Sequence[str],
+        sort: str,
+        fields: Sequence[str] = (),
+        *,
+        has_evaluations: bool = True,
+    ) -> None:
+        self._has_evaluations = has_evaluations
         columns = {one.key for one in COLUMNS}
         self._names = [one for one in fields if one not in columns and not ordering.is_single(one)]
         """Values of summaries and arguments, named without prefix."""
@@ -97,6 +106,8 @@ class Choosing:
 
     def takes(self, session: Session, now: float) -> bool:
         """Return whether a session matches, at a time (Unix seconds)."""
+        if is_evaluation(session) and not self._has_evaluations:
+            return False
         filtered = Filtered(session)
         if self._missing:
             self._missing = {one for one in self._missing if filtered.number(one) is None}

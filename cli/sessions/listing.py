@@ -19,10 +19,14 @@ if TYPE_CHECKING:
 
     from cli.app import App
     from cli.sessions.list_options import Choosing
+    from nsml.client.calls import Client
     from nsml.v1.sessions_pb2 import Session
+    from nsml.view.tables import Column
 
 PAGE = 1000
 """The most sessions in one response."""
+_MOST_SIZED, _READS_AT_ONCE = 200, 16
+"""Most sessions whose checkpoints are listed, a call for each; and how many at once."""
 
 
 def show(
@@ -38,6 +42,7 @@ def show(
     from nsml.v1 import sessions_pb2
     from nsml.view import sessions as view
 
+    nsml = _nsml_columns(app, found) if app.is_nsml_style else ()
     words = () if choosing is None else choosing.texts
     ended = f"no live sessions · ended ones: {shell_line(['nsml', 'ps', '-a', *words])}"
     none = "no sessions" if include_ended else ended
@@ -48,14 +53,39 @@ def show(
         record=view.record if choosing is None else choosing.record(app),
         none=none,
         blank=sessions_pb2.Session(),
+        nsml=nsml,
     )
+
+
+def _nsml_columns(app: App, found: Sequence[Session]) -> Sequence[Column[Session]]:
+    """Return the columns of NSML's `ps`, which has the size of all checkpoints of a session."""
+    from nsml.client.errors import ClientError
+    from nsml.common.concurrency import each_at_once
+    from nsml.view import nsml_style
+    from nsml.view.checkpoints import total_bytes
+
+    having = [one.id for one in found if one.checkpoint_count][:_MOST_SIZED]
+    if not having or app.format is not Format.TABLE:
+        return nsml_style.sessions({})
+
+    async def sizes(client: Client) -> list[int | None]:
+        async def size(session: str) -> int | None:
+            try:
+                return total_bytes(await client.checkpoints.every(session))
+            except ClientError:
+                return None  # removed meanwhile, or hidden: a submission's
+
+        return await each_at_once(having, size, most=_READS_AT_ONCE)
+
+    read = zip(having, app.call(sizes), strict=True)
+    return nsml_style.sessions({session: size for session, size in read if size is not None})
 
 
 def is_cut(app: App, choosing: Choosing | None = None) -> bool:
     """Return whether long commands are cut in the list, so that only their beginnings need be fetched."""
     looks_closer = choosing is not None and choosing.looks_closer
     is_table = app.format is Format.TABLE and app.room is not None
-    return is_table and not app.flags.fields and not looks_closer
+    return is_table and not app.flags.fields and not looks_closer and not app.is_nsml_style
 
 
 def answer_plainly(arguments: Sequence[str], app: App) -> bool:
@@ -92,4 +122,10 @@ def _fetch(app: App) -> Sequence[Session] | None:
     if answer is None:
         return None
     page = pb.ListSessionsResponse.FromString(answer)
-    return None if page.next_cursor else page.sessions
+    return None if page.next_cursor else _shown(page.sessions)
+
+
+def _shown(found: Sequence[Session]) -> Sequence[Session]:
+    from nsml.view.sessions import is_evaluation
+
+    return [one for one in found if not is_evaluation(one)]

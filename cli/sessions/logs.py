@@ -13,7 +13,7 @@ import click
 from cli.app import App
 from cli.arguments import MOMENT, WholeRange, expand, given_references, sessions_argument
 from cli.exits import CommandError, ExitCode
-from cli.group import command, not_there_yet, pass_app
+from cli.group import command, needless, pass_app
 from cli.live_table import OpenLines
 from cli.output import COLOURS
 from nsml.common.shell import shell_word
@@ -106,7 +106,7 @@ class _Rank(WholeRange):
 @click.option(
     "--raw", is_flag=True, help="Print the bytes verbatim, with every state of a progress bar."
 )
-@not_there_yet("--hide-client-log", is_flag=True)
+@needless("--hide-client-log", why="nothing of nsml's own is between the lines")
 @pass_app
 def logs(
     app: App,

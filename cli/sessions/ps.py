@@ -93,7 +93,7 @@ def ps(
     other words are searched in name, memo, arguments, summary and state. All terms must match; !
     negates a term, and | separates alternatives. --sort takes a column of --fields,
     summary.val/acc, arg.lr, or val/acc and lr alone; --fields takes these, too. nsml-tui has the
-    same filters.
+    same filters. Sessions that evaluate submissions to your datasets are listed with -a or -n alone.
     """
     from cli.sessions.list_options import Choosing
 
@@ -101,14 +101,15 @@ def ps(
     if search and is_glob(search) and not search.startswith("*"):
         # The platform matches full names only: results that do not match the short form are dropped here.
         filters, search = (*filters, f"name:{search}"), f"*{search}"
-    choosing = Choosing(filters, sort, app.flags.fields)
+    lists_all = include_ended or last is not None
+    choosing = Choosing(filters, sort, app.flags.fields, has_evaluations=lists_all)
     chosen = wanted(
         users=[*_parts(users), *(["@me"] if mine else [])],
         states=_parts(states),
         dataset=dataset or "",
         project=project or "",
         search=search or "",
-        include_ended=include_ended or last is not None,
+        include_ended=lists_all,
     )
     choosing.narrow(chosen)
     if watch:

@@ -19,6 +19,7 @@ from nsml.spec.nsml_arguments import (
     has_fork_arguments,
     takes_fork_arguments,
     with_fork_arguments,
+    with_pause,
 )
 from nsml.spec.run_flags import put_again
 from nsml.spec.variables import HIDDEN, without_values
@@ -49,7 +50,7 @@ class Source(NamedTuple):
     session: str
     """A reference."""
     kind: str = "rerun"
-    """In the contract's terms: rerun, fork, resume."""
+    """In the contract's terms: rerun, fork, resume, infer."""
     command: tuple[str, ...] = ("nsml", "run", "--rerun")
     """The words of the command before the session."""
     checkpoint: str | None = None
@@ -224,6 +225,7 @@ class Repetition:
         self._check_known(session)
         await self._leave_out_outputs(client, request.spec, session)
         self._set_program(request.spec, session)
+        self._set_stage(request.spec)
         await self._add_fork_arguments(client, request.spec, session)
         self._pin_image(request, known)
         self._pin_packages(request, known)
@@ -348,6 +350,28 @@ class Repetition:
                 )
             spec.args[:] = (*arguments, *(words or ()))
 
+    def _set_stage(self, spec: SessionSpec) -> None:
+        """Request a session that waits for inputs, or an ordinary one: steps of submissions are the platform's."""
+        from nsml.v1 import sessions_pb2 as pb
+
+        spec.ClearField("submission_id")
+        repeats_one = self._source.kind == "rerun" and spec.stage == pb.SESSION_STAGE_INFER
+        if self._source.kind != "infer":
+            spec.stage = pb.SESSION_STAGE_INFER if repeats_one else pb.SESSION_STAGE_UNSPECIFIED
+            return
+        spec.stage = pb.SESSION_STAGE_INFER
+        if not spec.argv:
+            spec.args[:] = with_pause(spec.args)
+
+    def next_steps(self, made: Session) -> str:
+        """Return what to do with the new session, if that is not what one does with others; else ""."""
+        from nsml.v1 import sessions_pb2 as pb
+
+        if made.spec.stage != pb.SESSION_STAGE_INFER:
+            return ""
+        ask = shell_line(["nsml", "exec", made.name, "nsml.infer(data)"])
+        return f"ask: {ask}   end: {shell_line(['nsml', 'stop', made.name])}"
+
     async def _add_fork_arguments(
         self, client: Client, spec: SessionSpec, session: Session
     ) -> None:
@@ -357,7 +381,12 @@ class Repetition:
         """
         is_same = session.progress.resumable and spec.entry == session.spec.entry
         typed = [*shell_words("-a", self._given["args"]), *(self._words or ())]
-        if self._source.checkpoint is None or not is_same or has_fork_arguments(typed):
+        if (
+            self._source.kind == "infer"
+            or self._source.checkpoint is None
+            or not is_same
+            or has_fork_arguments(typed)
+        ):
             return
         from nsml.client.code import read_python
 
@@ -384,7 +413,10 @@ class Repetition:
             elif one.option is None and self._given["positional"]:
                 words += one.words  # the entry; of other commands than `run` it is the session
         words += [] if self._words is None else ["--", *self._words]
-        return [*self._source.command, session.name, *without_values(words)]
+        # Not an option there, as of fork.
+        is_infer = self._source.kind == "infer" and self._source.checkpoint not in {None, NEWEST}
+        checkpoint = [self._source.checkpoint or ""] if is_infer else []
+        return [*self._source.command, session.name, *checkpoint, *without_values(words)]
 
 
 async def _checkpoint_name(client: Client, session: Session, given: str) -> str:

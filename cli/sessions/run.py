@@ -24,8 +24,19 @@ from cli.arguments import (
     shell_words,
     visibility_options,
 )
+from cli.compat import show_limits
 from cli.exits import CommandError, ExitCode
-from cli.group import DURATION, SplitCommand, command, near, not_there_yet, the_app
+from cli.group import (
+    DURATION,
+    SplitCommand,
+    command,
+    explained,
+    near,
+    needless,
+    not_there_yet,
+    set_flag,
+    the_app,
+)
 from cli.output import write_line, write_one
 from cli.retry import DEFAULT_S, patiently
 from cli.sessions.attached import REMOVES_NOTE, After, goes_on, stay
@@ -57,8 +68,8 @@ if TYPE_CHECKING:
 
 
 F = TypeVar("F", bound="Callable[..., Any] | click.Command")
-_STAY_OPTIONS = {"follow", "interactive", "removes", "wait"}
-"""Options for the time the session runs: no part of the command that repeats the session."""
+_STAY_OPTIONS = {"follow", "interactive", "removes", "verbose", "wait"}
+"""Options of what is shown here while it runs: no part of the command that repeats the session."""
 _LOOKS, _LOOK_S = 16, 0.03
 """Number and interval, in seconds, of the checks by `run` whether its session was placed."""
 _SEE = "nsml ps -a    shows whether it was submitted all the same"
@@ -196,15 +207,44 @@ def staying_options(command: F) -> F:
     callback=_show_ignores,
     help="Show what is never sent.",
 )
-@not_there_yet("--gpu-driver-version")
+@click.option(
+    "--show-limits",
+    is_flag=True,
+    is_eager=True,
+    expose_value=False,
+    callback=show_limits,
+    help="Show how much a session may ask for.",
+)
+@click.option(
+    "--hide-client-log",
+    is_flag=True,
+    expose_value=False,
+    callback=set_flag("is_quiet"),
+    help="Same as --quiet.",
+)
+@click.option("-v", "--verbose", is_flag=True, help="List the files, with their sizes.")
+@explained(
+    "--gpu-driver-version",
+    message="nodes are not chosen by the version of their driver",
+    advice="nsml run --gpu-model NAME    for GPUs of a model\n"
+    "nsml run --pod NAME    for nodes that the administrator put into a pod",
+)
+@explained(
+    "--nfs-output",
+    is_flag=True,
+    message="there is no folder that sessions share",
+    why="files of a session are kept by the platform, and datasets are made of them",
+    advice="nsml run --keep-files    and nsml download SESSION\n"
+    "nsml run --output-dataset NAME=FOLDER    for another session to read",
+)
+@needless(
+    "--no-verify",
+    why="every file is verified by its digest while it is sent",
+)
 @not_there_yet("--name")
 @not_there_yet("--tag")
 @not_there_yet("--args-file")
 @not_there_yet("--sync", is_flag=True)
-@not_there_yet("--nfs-output", is_flag=True)
-@not_there_yet("--no-verify", is_flag=True)
-@not_there_yet("--hide-client-log", is_flag=True)
-@not_there_yet("--show-limits", is_flag=True)
 @click.pass_context
 def run(context: click.Context, /, **given: Any) -> int:
     """Submit this folder as a session: `python -u ENTRY ARGS` on some GPUs, with a dataset.
@@ -368,6 +408,8 @@ def _show(
             )
             if _waits(session):
                 next_steps = "why: nsml status --explain @last   follow: nsml logs -f @last"
+            if options.repetition is not None:
+                next_steps = options.repetition.next_steps(session) or next_steps
             app.say(f"  {next_steps}")
         return ExitCode.OK
     # People and `-o name` get it at once; a record describes the ended session.
@@ -450,6 +492,7 @@ def options_of(
         sends_code=given["sends_code"],
         max_bytes=given["max_size"],
         rehash=given["rehash"],
+        is_verbose=given.get("verbose", False),
     )
 
 
@@ -495,6 +538,8 @@ def _environment(given: dict[str, Any]) -> dict[str, str]:
 def _list(app: App, folder: Path, options: RunOptions) -> tuple[FolderFiles | None, list[str]]:
     """List the folder's files, None for an empty one that a plain command does not need; and its needs of containers."""
     from cli.sessions.code_checks import Code, check_code
+    from nsml.common.text import visible
+    from nsml.common.units import size_text
     from nsml.content.errors import EmptyFolder, TooLarge
     from nsml.content.ignore import rules_for
     from nsml.content.listing import CODE_LIMIT_BYTES
@@ -517,6 +562,9 @@ def _list(app: App, folder: Path, options: RunOptions) -> tuple[FolderFiles | No
     warn_of_pushed(app, folder, listed)
     for warning in listed.warnings():
         app.say(warning)
+    if options.is_verbose:
+        for file in listed.files:
+            app.say(f"{size_text(file.size):>10}  {visible(file.path)}")
     return listed, check_code(app, Code(folder, listed), options)
 
 
@@ -732,7 +780,15 @@ def submitted_text(app: App, session: Session) -> str:
         others = ", ".join(one.name for one in session.spec.after)
         text = f"Session {session.name} held: starts after {others}"
     elif not _waits(session):
-        return f"Session {session.name} started"
+        return _started_text(app, session.name)
     else:
         text = f"Session {session.name} queued" + (session.waiting and f": {session.waiting}")
     return text if app.room is None else fit_words(text, app.room)
+
+
+def _started_text(app: App, name: str) -> str:
+    if not app.is_nsml_style:
+        return f"Session {name} started"
+    from nsml.view.nsml_style import started_text
+
+    return started_text(name)

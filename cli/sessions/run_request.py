@@ -17,6 +17,7 @@ class RunOptions:
     Attributes:
         request: to the platform, without the id and the code's digest.
         rehash: read files even if they look unchanged.
+        is_verbose: list the files that are sent.
         repetition: fills the request, if it repeats another session.
     """
 
@@ -25,6 +26,7 @@ class RunOptions:
     sends_code: bool
     max_bytes: int | None
     rehash: bool = False
+    is_verbose: bool = False
     repetition: Repetition | None = None
 
     @property

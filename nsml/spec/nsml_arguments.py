@@ -57,6 +57,16 @@ def fork_arguments(checkpoint: str) -> list[str]:
 
 def with_fork_arguments(words: Sequence[str], checkpoint: str) -> list[str]:
     """Return the words with these arguments at the end, replacing those of an earlier fork."""
+    return [*without_fork_arguments(words), *fork_arguments(checkpoint)]
+
+
+def with_pause(words: Sequence[str]) -> list[str]:
+    """Return the words with `--pause 1` at the end, replacing arguments of an earlier fork."""
+    return [*without_fork_arguments(words), PAUSE, "1"]
+
+
+def without_fork_arguments(words: Sequence[str]) -> list[str]:
+    """Return the words without these arguments."""
     kept: list[str] = []
     is_value = False
     for word in words:
@@ -67,4 +77,4 @@ def with_fork_arguments(words: Sequence[str], checkpoint: str) -> list[str]:
             is_value = not has_value
         else:
             kept.append(word)
-    return [*kept, *fork_arguments(checkpoint)]
+    return kept

@@ -613,7 +613,7 @@ def _says_preemptible(spec: Any) -> bool:
 
 PRIORITY: Final = _Class("idle", "low", "normal", "high", default="normal")
 """Priority classes, lowest first."""
-NETWORK: Final = _Word("own", "host")
+NETWORK: Final = _Word("own", "host", "none")
 """Network modes of a session."""
 KEEP: Final = _Keep("checkpoints")
 TIME_LIMIT: Final = _Span("time limit")
@@ -908,7 +908,7 @@ FLAGS: Final = (
     Flag(
         ("--network",),
         NETWORK,
-        "host: the node's network, where the node allows it; own: one of its own. Default: the node's setting.",
+        "host: the node's network, where the node allows it; own: one of its own; none: nothing outside is reached. Default: the node's setting.",
         field="spec.network",
         record="network",
         compared="network",

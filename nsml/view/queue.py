@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 _MEASURED = {"GPUs": "GPU", "cores": "core", "sessions": "session"}
 _OF_SEVERAL_NODES = {
     "takes its owner's sessions only": "take their owners' sessions only",
+    "keeps no data from its owner": "keep no data from their owners",
     "runs no containers": "run no containers",
     "has no micromamba": "have no micromamba",
     "has a disk too small for its datasets": "have disks too small for its datasets",
@@ -35,6 +36,7 @@ _OF_SEVERAL_NODES = {
     "is in another pod": "are in other pods",
     "does not allow the host network": "do not allow the host network",
     "gives sessions no network of their own": "give sessions no network of their own",
+    "cannot run sessions without a network": "cannot run sessions without a network",
     "failed it before": "failed it before",
     "is kept for another": "are kept for others",
     "is held for a session ahead of it": "are held for a session ahead of it",

@@ -36,6 +36,7 @@ from nsml.view.sessions import (
     ran_text,
     state_text,
     stop_text,
+    submission_text,
     words_of_hold,
 )
 from nsml.view.times import seconds_of
@@ -156,6 +157,7 @@ def _source_lines(session: Session) -> list[str]:
     """Describe its origin: another session, its checkpoint, a commit."""
     named = (
         ("origin", origin_text(session)),
+        ("submission", submission_text(session)),
         ("begins with", (initial := initial_text(session)) and f"checkpoint {initial}"),
         ("git", " ".join(filter(None, (git_text(session), session.git.remote)))),
         ("made", ", ".join(f"{one.name}@{one.version}" for one in session.made_datasets)),

@@ -5,7 +5,7 @@ from __future__ import annotations
 from functools import partial
 from itertools import pairwise
 from signal import Signals
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeAlias
 
 from nsml.common.shell import option_words, shell_line
 from nsml.common.text import fit, fit_middle, width
@@ -242,6 +242,35 @@ def initial_text(session: Session) -> str:
         return ""
     initial = session.spec.initial_checkpoint
     return f"{initial.name or 'newest'} of {initial.session_name or initial.session}"
+
+
+_TYPES: Final[Mapping[int, str]] = {
+    sessions_pb2.SESSION_STAGE_UNSPECIFIED: "normal",
+    sessions_pb2.SESSION_STAGE_PREDICT: "submit",
+    sessions_pb2.SESSION_STAGE_PREDICT_TEST: "submit(test)",
+    sessions_pb2.SESSION_STAGE_EVALUATE: "evaluate",
+    sessions_pb2.SESSION_STAGE_INFER: "infer",
+}
+"""As NSML named them."""
+
+
+def type_word(session: Session) -> str:
+    """Return what a session is for: `normal`, `submit`, `submit(test)`, `evaluate`, `infer`."""
+    stage = session.spec.stage
+    return _TYPES.get(stage) or enum_word(sessions_pb2.SessionStage, stage, "SESSION_STAGE_")
+
+
+def is_evaluation(session: Session) -> bool:
+    """Return whether it evaluates a prediction: lists of live sessions leave it out."""
+    return session.spec.stage == sessions_pb2.SESSION_STAGE_EVALUATE
+
+
+def submission_text(session: Session) -> str:
+    """Describe the submission of its step: `7f3a (submit): nsml submission info 7f3a`; "" for others."""
+    if not session.spec.submission_id:
+        return ""
+    show = shell_line(["nsml", "submission", "info", session.spec.submission_id])
+    return f"{session.spec.submission_id} ({type_word(session)}): {show}"
 
 
 def git_text(session: Session) -> str:
@@ -929,6 +958,14 @@ COLUMNS: tuple[Column[Session], ...] = (
         within=_checkpoints_within,
     ),
     Column(
+        key="type",
+        title="Type",
+        cell=lambda s, _: type_word(s),
+        is_wide=True,
+        is_worth=lambda s: s.spec.stage != sessions_pb2.SESSION_STAGE_UNSPECIFIED,
+        is_optional=True,
+    ),
+    Column(
         key="priority",
         title="Priority",
         cell=lambda s, _: priority_word(s),
@@ -1066,16 +1103,17 @@ def priority_named(word: str) -> sessions_pb2.Priority:
 
 
 def network_word(number: int) -> str:
-    """Return `own` or `host`; "" if not requested."""
+    """Return `own`, `host` or `none`; "" if not requested."""
     return enum_word(resources_pb2.Network, number, "NETWORK_") if number else ""
 
 
 def network_named(word: str) -> resources_pb2.Network:
-    """Parse `own` or `host`; "": any."""
+    """Parse `own`, `host` or `none`; "": any."""
     values: dict[str, resources_pb2.Network] = {
         "": resources_pb2.NETWORK_UNSPECIFIED,
         "own": resources_pb2.NETWORK_OWN,
         "host": resources_pb2.NETWORK_HOST,
+        "none": resources_pb2.NETWORK_NONE,
     }
     return values[word]
 
@@ -1093,6 +1131,8 @@ def record(session: Session) -> dict[str, Any]:
         "state": enum_name(SessionState, session.state, "SESSION_STATE_"),
         "waiting": session.waiting or None,
         "held_cause": held_cause_name(session) or None,
+        "type": type_word(session),
+        "submission": session.spec.submission_id or None,
         "origin": _origin(session),
         "imported": _imported(session),
         "initial_checkpoint": _initial(session),

@@ -32,7 +32,9 @@ REASONS = {
     "needs nodes": r"nsml env build",
     "needs a registry": r"nsml image login",
     "needs a node with containers": r"--dockerfile",
+    "needs a dataset with a hidden test set": r"nsml (submit|board|infer) ",
     "a service of yours": r"webhook",
+    "takes a submission": r"nsml submit",
     "takes minutes": r"make |pip |torchrun|distributed|--sweep|nsml resume",
 }
 """Why a block is not run, and what it has then."""

@@ -24,6 +24,9 @@ from nsml.client.errors import Unavailable
 LOOKING = {
     ("ps",), ("logs",), ("status",), ("events",), ("eventlen",), ("getid",), ("queue",), ("gpustat",),
     ("model", "ls"), ("node", "ls"), ("node", "show"), ("dataset", "ls"), ("project", "show"),
+    ("board", "ls"), ("board", "show"), ("board", "info"), ("submission", "ls"), ("submission", "info"),
+    ("dataset", "board"), ("competition", "ls"), ("competition", "show"), ("competition", "standings"),
+    ("competition", "phases"),
 }  # fmt: skip
 STAYING = {"-f", "--follow", "-w", "--watch"}
 

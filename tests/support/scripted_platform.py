@@ -355,6 +355,15 @@ class ScriptedPlatform(
             await context.abort(grpc.StatusCode.NOT_FOUND, f"no checkpoint {request.name}")
         return checkpoints.GetCheckpointResponse(checkpoint=found)
 
+    async def FindArtifact(
+        self, request: artifacts_pb2.FindArtifactRequest, context: Any
+    ) -> artifacts_pb2.FindArtifactResponse:
+        found = [one for one in self.artifacts if one.name == request.name]
+        if not found:
+            await context.abort(grpc.StatusCode.NOT_FOUND, f"no artifact {request.name}")
+        artifact = artifacts_pb2.Artifact(session="kim/None/1", digest=found[-1].digest)
+        return artifacts_pb2.FindArtifactResponse(artifact=artifact)
+
     async def CommitArtifact(
         self, request: artifacts_pb2.CommitArtifactRequest, _: Any
     ) -> artifacts_pb2.CommitArtifactResponse:

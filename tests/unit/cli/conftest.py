@@ -1,17 +1,24 @@
 import io
 import json
 import os
+from datetime import date
 from pathlib import Path
 
 import pytest
 
 from cli.app import App
+from cli.competitions.settings_file import template
 from cli.main import run
+from controlplane.access.authority import make_authority
+from nsml.common.clock import SystemClock
+from nsml.common.signed_json import JsonSigning, to_json
 from nsml.content.packing import pack
 from nsml.content.session_archives import ArchiveWriter, Header
 from nsml.v1 import (
     artifacts_pb2,
+    boards_pb2,
     checkpoints_pb2,
+    competitions_pb2,
     content_pb2,
     datasets_pb2,
     media_pb2,
@@ -108,6 +115,7 @@ def home(tmp_path):
     (folder / "token").chmod(0o600)
     write_backup(tmp_path / "old.tar.zst")
     (tmp_path / "desktop.pub").write_text(LAPTOP.replace("laptop", "desktop"))
+    (tmp_path / "cup.toml").write_text(template(date(2026, 11, 30), "Asia/Seoul"))
     return folder
 
 
@@ -136,6 +144,26 @@ def project(tmp_path, monkeypatch):
     (folder / "main.py").write_text("print('hello')\n")
     monkeypatch.chdir(folder)
     return Path(folder)
+
+
+def write_signed(folder, document=None):
+    """The export of a competition, cup.json, and the certificate of the platform that signed it, ca.pem."""
+    authority = make_authority(SystemClock())
+    (folder / "ca.pem").write_bytes(authority.pem)
+    signing = JsonSigning(authority.sign_digest)
+    text = to_json(
+        document
+        or {
+            "format": "nsml.competition.v1",
+            "platform": "c1",
+            "exported_at": "2023-11-15T22:13:20.000Z",
+            "competition": {"owner": "kim", "name": "cup", "state": "closed"},
+            "teams": [{"name": "lions"}],
+            "submissions": [],
+        }
+    )
+    (folder / "cup.json").write_bytes(signing.begin() + signing.add(text) + signing.end())
+    return authority
 
 
 def write_backup(path, name="kim/mnist/1", memo="", *, members=None, spec=None, **record):
@@ -191,6 +219,7 @@ def vision():
 @pytest.fixture
 def everything(state, tmp_path):
     """One of each thing, so that every command has something to show."""
+    write_signed(tmp_path)
     (tmp_path / "recorded").mkdir()
     write_sound_run(tmp_path / "recorded")
     state.files.folder = tmp_path / "inside"
@@ -286,6 +315,28 @@ def everything(state, tmp_path):
     )
     dataset.updated_at.seconds = EPOCH + 72_000
     state.datasets.append(dataset)
+    cup = state.add_competition("kim/cup")
+    cup.team.CopyFrom(competitions_pb2.Team(name="lions", members=["kim"]))
+    cup.teams.add().CopyFrom(cup.team)
+    cup.statistics.add(phase="qualifying", users=1)
+    state.add_standing("kim/cup", "lions", 0.9, is_own=True)
+    state.add_competition("kim/cup2", phase="")
+    state.add_competition("kim/draft", state=competitions_pb2.COMPETITION_STATE_DRAFT)
+    state.add_board("kim/mnist", kind=boards_pb2.BOARD_KIND_DATASET)
+    for owner, args, score in (("lee", "--lr 0.2", 0.9), ("kim", "--lr 0.1", 0.8)):
+        is_own = owner == "kim"
+        submission = state.add_submission(session, state=boards_pb2.SUBMISSION_STATE_SCORED)
+        submission.score = score
+        state.add_entry(
+            "kim/mnist",
+            owner,
+            score,
+            session=session.name if is_own else "lee/mnist/7",
+            session_id=session.id if is_own else "hidden",
+            submission_id=submission.id,
+            checkpoint="best",
+            args=args,
+        )
     node = nodes_pb2.Node(
         name="gpu-1",
         state=nodes_pb2.NODE_STATE_READY,

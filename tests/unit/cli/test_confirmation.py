@@ -15,7 +15,9 @@ from cli.app import App
 from nsml.v1 import (
     accounts_pb2,
     artifacts_pb2,
+    boards_pb2,
     checkpoints_pb2,
+    competitions_pb2,
     datasets_pb2,
     nodes_pb2,
     projects_pb2,
@@ -36,6 +38,13 @@ LINES = {
     "model rm": ["kim/ended/1", "a"],
     "artifact rm": ["kim/ended/1", "report@1"],
     "dataset rm": ["cifar"],
+    "board rm": ["best"],
+    "board reevaluate": ["cifar"],
+    "competition close": ["cup"],
+    "competition rm": ["draft"],
+    "competition leave": ["cup"],
+    "competition merge": ["cup", "tigers"],
+    "competition teams": ["cup", "--disqualify", "tigers", "--reason", "two accounts"],
     "secret rm": ["TOKEN"],
     "key rm": ["laptop"],
     "webhook rm": [],
@@ -70,6 +79,13 @@ def platform(state):
         checkpoints_pb2.Checkpoint(name=name, size_bytes=1_500_000_000) for name in ("a", "b")
     ]
     state.datasets.append(datasets_pb2.Dataset(name="cifar", owner="kim", version=2))
+    state.add_board("kim/best")
+    state.add_board("kim/cifar", kind=boards_pb2.BOARD_KIND_DATASET)
+    state.add_entry("kim/cifar", "lee", 0.5)
+    cup = state.add_competition("kim/cup")
+    cup.team.CopyFrom(competitions_pb2.Team(name="lions", members=["kim"]))
+    cup.teams.add(name="tigers", members=["lee"])
+    state.add_competition("kim/draft", state=competitions_pb2.COMPETITION_STATE_DRAFT)
     state.secrets["TOKEN"] = b"secret"
     state.add_key(LAPTOP)
     state.webhook = "https://hooks.example.org/x"
@@ -91,8 +107,9 @@ def platform(state):
 def kept(state):
     """All that a command could have changed."""
     parts = (state.sessions, state.secrets, state.keys, state.webhook, state.projects, state.users)
-    saved = (state.checkpoints, state.artifacts, state.images, state.environments)
-    return str((parts, state.nodes, state.tokens, state.datasets, saved))
+    saved = (state.checkpoints, state.artifacts, state.images, state.environments, state.boards)
+    competitions = (state.competitions, state.merges)
+    return str((parts, state.nodes, state.tokens, state.datasets, saved, competitions))
 
 
 def test_the_table_has_every_command_that_ends_or_destroys_something():

@@ -33,6 +33,9 @@ GROUPS = [
     "secret",
     "key",
     "project",
+    "board",
+    "submission",
+    "competition",
 ]
 
 
@@ -83,6 +86,29 @@ ARGUMENTS = {
     "fork": ["kim/mnist/1"],
     "resume": ["kim/mnist/3"],
     "rerun": ["kim/mnist/1"],
+    "infer": ["kim/mnist/1"],
+    "submit": ["kim/mnist/1", "best", "--no-wait"],
+    "submission ls": [],
+    "submission info": ["sub1"],
+    "board ls": [],
+    "board show": ["mnist"],
+    "board info": ["mnist"],
+    "board diff": ["mnist"],
+    "board create": ["speed", "--metric", "val/acc"],
+    "board set": ["mnist", "--close"],
+    "dataset board": ["mnist"],
+    "competition ls": [],
+    "competition show": ["cup"],
+    "competition phases": ["cup"],
+    "competition teams": ["cup"],
+    "competition standings": ["cup"],
+    "competition create": ["new", "../cup.toml"],
+    "competition update": ["cup", "../cup.toml"],
+    "competition open": ["draft"],
+    "competition join": ["cup2"],
+    "competition merge": ["cup", "tigers", "-y"],
+    "competition pick": ["cup", "sub1"],
+    "competition verify": ["../cup.json", "--ca", "../ca.pem"],
     "ps": [],
     "queue": [],
     "events": ["kim/mnist/1"],
@@ -164,7 +190,7 @@ ARGUMENTS = {
 
 ENDS_WITH = {"doctor storage": 1}
 """The exit code of what finds something wrong."""
-LOCAL = {"context ls", "doctor node", "doctor chaos"}
+LOCAL = {"context ls", "doctor node", "doctor chaos", "competition verify"}
 
 
 @pytest.fixture

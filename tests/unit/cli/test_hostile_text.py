@@ -8,7 +8,7 @@ import pytest
 
 from nsml.client.contexts import Context, load, save
 from nsml.common.shell import shell_split
-from nsml.v1 import artifacts_pb2, nodes_pb2, resources_pb2
+from nsml.v1 import artifacts_pb2, boards_pb2, nodes_pb2, resources_pb2
 from nsml.v1.checkpoints_pb2 import CHECKPOINT_STATE_LOST
 from tests.unit.cli.conftest import FixedClock
 
@@ -42,13 +42,22 @@ OTHERS = {
     "no such artifact": ["artifact", "pull", "kim/mnist/1", EVIL[:-1]],
     "a tag": ["model", "tag", "kim/mnist/1", EVIL, "t"],
     "no such tag": ["model", "untag", "kim/mnist/1", EVIL[:-1]],
+    "a submission": ["submit", "kim/mnist/1", "best"],
+    "a failed submission": ["submission", "info", "-w", "sub2"],
+    "a board as a file": ["board", "export", "mnist"],
+    "a board to remove": ["board", "rm", "mnist", "--dry-run"],
+    "a competition to close": ["competition", "close", "cup", "--dry-run"],
+    "a team to leave": ["competition", "leave", "cup", "--dry-run"],
+    "statistics": ["competition", "show", "cup", "--statistics"],
+    "an invitation": ["competition", "invite", "cup", EVIL],
+    "settings of a competition": ["competition", "create", "new", "../evil.toml"],
     "a dry run": ["model", "rm", "kim/mnist/1", "*", "--dry-run"],
 }
 READ = {name: [*name.split(), *ARGUMENTS[name]] for name in sorted(set(READING) - LOCAL)}
 
 
 @pytest.fixture
-def hostile(state, everything):
+def hostile(state, everything, tmp_path):
     session = everything
     session.memo = EVIL
     session.command.extend(["nsml", "run", EVIL])
@@ -118,6 +127,42 @@ def hostile(state, everything):
     state.programs.refusal = state.files.refusal = EVIL
     state.images[node.name] = [nodes_pb2.NodeImage(name=EVIL)]
     state.logins[EVIL] = (EVIL, b"")
+    board = state.boards["kim/mnist"]
+    settings = board.settings
+    settings.metric = settings.filter = settings.description = EVIL
+    for entry in state.entries["kim/mnist"]:
+        entry.owner = entry.team = entry.session = entry.checkpoint = entry.memo = EVIL
+        entry.args += f" --{EVIL} {EVIL}"
+    for one in state.submissions.values():
+        one.dataset = one.owner = one.team = one.session = one.checkpoint = EVIL
+        one.evaluation_output = one.message = EVIL
+        one.steps.add(kind=EVIL, session=EVIL, waiting=EVIL)
+    failed = state.submissions["sub2"]
+    failed.state = boards_pb2.SUBMISSION_STATE_FAILED
+    failed.cause = boards_pb2.SUBMISSION_CAUSE_MALFORMED
+    state.submission_course = [
+        boards_pb2.Submission(steps=[{"kind": "predict", "waiting": EVIL}]),
+        boards_pb2.Submission(state=boards_pb2.SUBMISSION_STATE_FAILED, message=EVIL),
+    ]
+    for answer in state.competitions.values():
+        found = answer.competition
+        found.settings.title = found.settings.description = found.phase = EVIL
+        found.settings.phases[0].name = found.settings.phases[0].dataset = EVIL
+        answer.announcements.add(text=EVIL)
+        answer.why_not = EVIL
+        answer.invitations.append(EVIL)
+        for one in answer.statistics:
+            one.phase = EVIL
+        for team in (answer.team, *answer.teams) if answer.HasField("team") else ():
+            team.name = team.disqualified = EVIL
+            for texts in (team.members, team.invited, team.merge_requests, team.picks):
+                texts.append(EVIL)
+    for row in state.standings["kim/cup"]:
+        row.team = row.disqualified = row.rerun = EVIL
+        row.members.append(EVIL)
+    (tmp_path / "evil.toml").write_text(
+        f"{json.dumps(EVIL)} = 1\n[[phase]]\nname = {json.dumps(EVIL)}"
+    )
     return session
 
 

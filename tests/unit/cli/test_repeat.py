@@ -95,7 +95,7 @@ FLAGS = {
     "--grace": st.sampled_from(["5s", "0.5s"]),
     "--retry": st.just("3"),
     "--pod": SHOWN,
-    "--network": st.sampled_from(["own", "host"]),
+    "--network": st.sampled_from(["own", "host", "none"]),
     "--priority": st.sampled_from(["idle", "low", "high"]),
     "--project": SHOWN,
     "-d": st.sampled_from(["mnist", "mnist@3"]),

@@ -1,0 +1,163 @@
+"""submission: lists and shows submissions."""
+
+from __future__ import annotations
+
+from contextlib import aclosing
+from functools import partial
+from typing import TYPE_CHECKING
+
+import click
+
+from cli.app import App, Format
+from cli.arguments import BOARD, SUBMISSION, WholeRange
+from cli.exits import CommandError, ExitCode
+from cli.group import Group, command, pass_app
+from cli.live_table import Redrawn
+from cli.output import table_lines, write_line, write_list, write_one
+from nsml.common.text import visible
+
+if TYPE_CHECKING:
+    from nsml.client.calls import Client
+    from nsml.v1.boards_pb2 import Submission
+
+_LOOKS_EVERY_S = 2.0
+_USUAL = 50
+
+
+@click.group("submission", cls=Group)
+def submission() -> None:
+    """Submissions: list them, follow one, see why it failed."""
+
+
+@command(
+    "ls",
+    reads=True,
+    examples=[
+        "nsml submission ls",
+        "nsml submission ls -w",
+        "nsml submission ls --board digits -n 200",
+    ],
+)
+@click.option(
+    "--board",
+    type=BOARD,
+    metavar="NAME",
+    default="",
+    help="All submissions to this dataset of yours, also those of others.",
+)
+@click.option(
+    "-n",
+    "--last",
+    type=WholeRange(1),
+    metavar="N",
+    default=_USUAL,
+    help=f"Only the last N; default: {_USUAL}.",
+)
+@click.option("-w", "--watch", is_flag=True, help="Keep running and show every change.")
+@pass_app
+def ls(app: App, *, board: str, last: int, watch: bool) -> None:
+    """List your submissions, newest first."""
+    from nsml.v1.boards_pb2 import Submission
+    from nsml.view import boards as view
+
+    async def fetch(client: Client) -> list[Submission]:
+        return [one async for one in client.submissions.every(board, limit=last)]
+
+    if watch:
+        _watch(app, fetch=fetch)
+        return
+    write_list(
+        app,
+        app.call(fetch),
+        columns=view.SUBMISSION_COLUMNS,
+        record=view.submission_record,
+        name="id",
+        none="no submissions yet: nsml submit SESSION",
+        blank=Submission(),
+    )
+
+
+def _watch(app: App, *, fetch: Fetch) -> None:
+    """Show the list and its changes until interrupted."""
+    from nsml.client.streams import look_again
+    from nsml.view import boards as view
+
+    check_line_format(app, "nsml submission ls -w -o jsonl")
+    screen = Redrawn(app)
+    known: dict[str, Submission] = {}
+
+    async def watch(client: Client) -> None:
+        looking = look_again(
+            client, partial(fetch, client), every_s=_LOOKS_EVERY_S, on_link=screen.link
+        )
+        async with aclosing(looking):
+            async for found in looking:
+                if screen.draws:
+                    screen.show(table_lines(app, found, view.SUBMISSION_COLUMNS))
+                    continue
+                for one in found:
+                    if known.get(one.id) != one:
+                        known[one.id] = one
+                        _write_change(app, one)
+                app.stdout.flush()
+
+    app.call(watch)
+
+
+def _write_change(app: App, one: Submission) -> None:
+    from nsml.view import boards as view
+
+    if not app.is_for_people:
+        write_line(app, view.submission_record(one))
+        return
+    for line in table_lines(app, [one], view.SUBMISSION_COLUMNS):
+        app.write(line)
+    app.flags.has_header = False
+
+
+def check_line_format(app: App, advice: str) -> None:
+    """Raise CommandError (USAGE) for a format that cannot be written line by line."""
+    if app.format not in {Format.TABLE, Format.WIDE, Format.JSONL}:
+        raise CommandError(
+            f"it writes line by line, not as {app.format.value}",
+            code=ExitCode.USAGE,
+            advice=advice,
+        )
+
+
+@command(
+    "info",
+    reads=True,
+    examples=[
+        "nsml submission info u2gqyd6ltw5mjka7v",
+        "nsml submission info -w u2gqyd6ltw5mjka7v",
+    ],
+)
+@click.argument("submission_id", metavar="ID", type=SUBMISSION)
+@click.option(
+    "-w", "--watch", is_flag=True, help="Follow it to its end, and end with its score, as submit."
+)
+@pass_app
+def info(app: App, *, submission_id: str, watch: bool) -> int:
+    """Show one submission: its steps, score, or failure.
+
+    Steps that wait say for what; a failure names its cause, and what to do.
+    """
+    from cli.boards.following import follow
+    from nsml.view import boards as view
+
+    found = app.call(lambda client: client.submissions.get(submission_id))
+    if watch:
+        return follow(app, found, shows_output=found.is_test)
+    lines = [visible(line) for line in view.submission_lines(found, app.clock.time())]
+    write_one(app, view.submission_record(found), lines, name="id")
+    return ExitCode.OK
+
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable
+
+    Fetch = Callable[[Client], Awaitable[list[Submission]]]
+
+for _command in (ls, info):
+    submission.add_command(_command)

@@ -1,0 +1,1 @@
+"""Competitions: their settings as a file, taking part, standings."""
