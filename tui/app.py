@@ -26,6 +26,8 @@ if TYPE_CHECKING:
     from textual.command import Provider
     from textual.screen import Screen
 
+    from nsml.v1.boards_pb2 import Board
+    from nsml.v1.competitions_pb2 import Competition
     from nsml.v1.sessions_pb2 import Session
 
 LEAST_COMPARED: Final = 2
@@ -82,6 +84,7 @@ class Dashboard(Shell):
         Binding("4", "go('datasets')", "Datasets", show=False, id="go.datasets"),
         Binding("5", "go('events')", "Events", show=False, id="go.events"),
         Binding("6", "go('projects')", "Projects", show=False, id="go.projects"),
+        Binding("7", "go('boards')", "Boards", show=False, id="go.boards"),
         Binding("question_mark", "help", "Keys", key_display="?", id="app.help"),
         Binding("colon", "command", "Command", show=False, key_display=":", id="app.command"),
         Binding("ctrl+r", "refresh_all", "Refresh", show=False, id="app.refresh"),
@@ -200,6 +203,20 @@ class Dashboard(Shell):
         is_open = isinstance(self.screen, SessionScreen) and self.screen.is_of(session)
         if not is_open or tab:  # a double Enter opens it once
             self.push_screen(SessionScreen(session.id, name_of_session=session.name, tab=tab))
+
+    def open_board(self, board: Board) -> None:
+        """Open a board's screen."""
+        from tui.screens.board import BoardScreen
+
+        if not isinstance(self.screen, BoardScreen):  # a double Enter opens it once
+            self.push_screen(BoardScreen(board))
+
+    def open_competition(self, competition: Competition) -> None:
+        """Open the standings of a competition."""
+        from tui.screens.standings import StandingsScreen
+
+        if not isinstance(self.screen, StandingsScreen):
+            self.push_screen(StandingsScreen(competition))
 
     def action_go(self, mode: str) -> None:
         """Switch to another screen, closing open ones."""

@@ -80,6 +80,8 @@ WAYS: Final[Mapping[str, Mapping[str, Way]]] = {
             "fork",
             "resume",
             "rerun",
+            "infer",
+            "submit",
             "dev",
             "tensorboard",
             "visdom",
@@ -118,9 +120,25 @@ WAYS: Final[Mapping[str, Mapping[str, Way]]] = {
         "rm": Way.HANDED,
     },
     "dataset": {
-        **dict.fromkeys(("ls", "search", "info", "versions", "lineage", "diff"), Way.SHOWN),
+        **dict.fromkeys(
+            ("ls", "search", "info", "board", "versions", "lineage", "diff"), Way.SHOWN
+        ),
         **dict.fromkeys(("share", "describe", "tag", "untag", "restore"), Way.ASKED),
         **dict.fromkeys(("add", "push", "pull", "rm"), Way.HANDED),
+    },
+    "submission": {"ls": Way.SHOWN, "info": Way.SHOWN},
+    "board": {
+        **dict.fromkeys(("ls", "show", "info", "diff"), Way.SHOWN),
+        **dict.fromkeys(("create", "set"), Way.ASKED),
+        **dict.fromkeys(("watch", "export", "reevaluate", "rm"), Way.HANDED),
+    },
+    "competition": {
+        **dict.fromkeys(("ls", "show", "phases", "standings", "template", "verify"), Way.SHOWN),
+        **dict.fromkeys(
+            ("create", "update", "open", "join", "invite", "pick", "baseline", "announce", "rerun"),
+            Way.ASKED,
+        ),
+        **dict.fromkeys(("teams", "export", "merge", "close", "leave", "rm"), Way.HANDED),
     },
     "image": {
         "ls": Way.SHOWN,
@@ -185,6 +203,8 @@ _OF_SESSIONS: Final = frozenset(
         "fork",
         "resume",
         "rerun",
+        "infer",
+        "submit",
         "stop",
         "requeue",
         "rm",

@@ -14,7 +14,10 @@ from functools import partial
 from typing import TYPE_CHECKING, Final, TypeAlias, TypeVar
 
 from nsml.client import media
+from nsml.client.board_calls import Selection
+from nsml.client.boards import watch_board
 from nsml.client.code import read_both, read_files, read_tree, read_trees
+from nsml.client.competitions import watch_standings
 from nsml.client.content import read_manifest
 from nsml.client.errors import (
     AlreadyEnded,
@@ -37,6 +40,7 @@ from nsml.common.text import visible
 from nsml.common.units import parse_duration
 from nsml.content.errors import ContentError
 from nsml.v1 import sessions_pb2 as pb
+from nsml.v1.boards_pb2 import BEST_PER_NONE
 from nsml.view import code
 from nsml.view.complete_sessions import is_short
 from nsml.view.queue import joined
@@ -47,9 +51,12 @@ from tui.model import (
     TAIL_LINES,
     WITH_LOCALS,
     ArtifactsReceived,
+    BoardReceived,
+    BoardsReceived,
     CheckpointsReceived,
     ClusterReceived,
     CodeReceived,
+    CompetitionsReceived,
     ContentReceived,
     DatasetsReceived,
     EndedReceived,
@@ -69,6 +76,7 @@ from tui.model import (
     SeriesReceived,
     SessionsReceived,
     StacksReceived,
+    StandingsReceived,
     TelemetryReceived,
     TreeReceived,
     WholeReceived,
@@ -81,11 +89,13 @@ if TYPE_CHECKING:
 
     from nsml.client.calls import Client
     from nsml.client.series import ChartQuery, Columns
+    from nsml.v1.boards_pb2 import WatchBoardResponse
+    from nsml.v1.competitions_pb2 import Announcement, WatchStandingsResponse
     from nsml.v1.datasets_pb2 import Dataset
     from nsml.v1.media_pb2 import Media
     from nsml.v1.sessions_pb2 import ListQueueResponse, Session
     from nsml.view.terminal_output import Printed
-    from tui.model import Detail, Event
+    from tui.model import BoardQuery, Detail, Event, StandingsQuery
 
 T = TypeVar("T")
 Post: TypeAlias = "Callable[[Event], None]"
@@ -108,6 +118,7 @@ MOST_MEDIA: Final = 2_000
 """Listed per session: the last ones."""
 TELEMETRY_CELLS: Final = 240
 DATASETS_EVERY_S: Final = 10.0
+BOARDS_EVERY_S: Final = 10.0
 MOST_FILES: Final = 10_000
 """Of a dataset with a file list: its manifest names every chunk, too."""
 MOST_FILES_BYTES: Final = 64 * 1024**3
@@ -120,6 +131,25 @@ MOST_IN_LINE: Final = 1_000
 """Characters of a log line: a longer one is split, so that nothing waits for its end."""
 FIRST_RETRY_S: Final = 0.5
 LONGEST_RETRY_S: Final = 2.0
+
+
+class _Heard:
+    """The standings of a competition and its announcements, which are received apart."""
+
+    def __init__(self, query: StandingsQuery, post: Post) -> None:
+        self._key = query.key
+        self._post = post
+        self._said: list[Announcement] = []
+        self.answer: WatchStandingsResponse | None = None
+
+    def standings(self, answer: WatchStandingsResponse) -> None:
+        self.answer = answer
+        self._post(StandingsReceived(self._key, answer, self._said))
+
+    def announcements(self, said: Iterable[Announcement]) -> None:
+        before, self._said = self._said, list(said)
+        if self.answer is not None and before != self._said:
+            self._post(StandingsReceived(self._key, self.answer, self._said))
 
 
 class Feed:
@@ -149,6 +179,8 @@ class Feed:
             Topic.NODES: self.nodes,
             Topic.DATASETS: self.datasets,
             Topic.PROJECTS: self.projects,
+            Topic.BOARDS: self.boards,
+            Topic.COMPETITIONS: self.competitions,
         }
 
     async def receive(self, topics: Iterable[Topic]) -> None:
@@ -276,6 +308,86 @@ class Feed:
             return ProjectReceived(await self._client.projects.get(name))
 
         await self._again(Topic.PROJECT, look, lambda event: event, every_s=LOOK_EVERY_S)
+
+    async def boards(self) -> None:
+        """Receive boards the user may see."""
+        await self._again(
+            Topic.BOARDS, self._client.boards.every, BoardsReceived, every_s=BOARDS_EVERY_S
+        )
+
+    async def board(self, query: BoardQuery, *, with_own: bool = False) -> None:
+        """Receive the entries of a board, and their changes.
+
+        `with_own`: also all of the user's: a list of the best ones lacks failed submissions.
+        """
+        answers: dict[bool, WatchBoardResponse] = {}
+
+        async def watch(*, is_own: bool) -> None:
+            selection = Selection(query.best_per, limit=query.limit)
+            if is_own:
+                selection = Selection(BEST_PER_NONE, own_only=True)
+            stream = watch_board(
+                self._client, query.name, selection, on_link=self._on_link(Topic.BOARD)
+            )
+            try:
+                async with aclosing(stream):
+                    async for answer in stream:
+                        answers[is_own] = answer
+                        if False in answers:
+                            own = answers[True].entries if True in answers else ()
+                            self._post(BoardReceived(query.key, answers[False], own))
+            except NotFound as error:
+                if is_own not in answers:
+                    raise
+                gone = "it was removed, or you may see it no more"
+                raise NotFound(gone, reason=error.reason) from error
+
+        async with TaskGroup() as group:
+            for is_own in (False, True) if with_own else (False,):
+                group.create_task(self._for_ever(Topic.BOARD, partial(watch, is_own=is_own)))
+
+    async def competitions(self) -> None:
+        """Receive competitions the user may see."""
+        await self._again(
+            Topic.COMPETITIONS,
+            self._client.competitions.every,
+            CompetitionsReceived,
+            every_s=BOARDS_EVERY_S,
+        )
+
+    async def standings(self, query: StandingsQuery) -> None:
+        """Receive the standings of a phase and their changes, with the competition's announcements."""
+        heard = _Heard(query, self._post)
+
+        async def watch() -> None:
+            stream = watch_standings(
+                self._client, query.name, query.phase, on_link=self._on_link(Topic.STANDINGS)
+            )
+            try:
+                async with aclosing(stream):
+                    async for answer in stream:
+                        heard.standings(answer)
+            except NotFound as error:
+                if heard.answer is None:
+                    raise
+                gone = "it was removed, or you may see it no more"
+                raise NotFound(gone, reason=error.reason) from error
+
+        async with TaskGroup() as group:
+            group.create_task(self._for_ever(Topic.STANDINGS, watch))
+            group.create_task(self._announcements(query.name, heard))
+
+    async def _announcements(self, competition: str, heard: _Heard) -> None:
+        while True:
+            try:
+                found = await self._client.competitions.get(competition)
+            except NotSignedIn:
+                return
+            except ClientError:
+                pass  # told by the standings, which are of the same competition
+            else:
+                heard.announcements(found.announcements)
+            await self._client.clock.sleep(BOARDS_EVERY_S)
 
     async def explanation(self, session: Session) -> None:
         """Receive why a live session is queued; if it is not, usage of its processes, which changes all the time."""

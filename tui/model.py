@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeAlias, TypeVar, ca
 
 from nsml.client.series import ChartQuery
 from nsml.client.streams import ENDED_STATES
+from nsml.v1 import boards_pb2
 from nsml.v1 import sessions_pb2 as pb
 from nsml.v1.sessions_pb2 import (
     SESSION_STATE_HELD,
@@ -32,7 +33,14 @@ if TYPE_CHECKING:
     from nsml.client.streams import Link
     from nsml.content.manifest import Entry
     from nsml.v1.artifacts_pb2 import Artifact
+    from nsml.v1.boards_pb2 import BestPer, Board, BoardEntry, WatchBoardResponse
     from nsml.v1.checkpoints_pb2 import Checkpoint
+    from nsml.v1.competitions_pb2 import (
+        Announcement,
+        Competition,
+        Standing,
+        WatchStandingsResponse,
+    )
     from nsml.v1.datasets_pb2 import Dataset
     from nsml.v1.media_pb2 import Media
     from nsml.v1.nodes_pb2 import GetClusterResponse, Node
@@ -61,6 +69,8 @@ MOST_WHOLE: Final = 1_000
 """Sessions with long commands kept in full."""
 MOST_LINES: Final = 50_000
 """Lines of a log kept here: the last."""
+MOVES_SHOWN_S: Final = 30.0
+"""How long a changed rank is marked as such."""
 WITH_LOCALS: Final = "locals"
 """Of stacks: with the local variables of each call."""
 _POLLED: Final = frozenset(
@@ -172,6 +182,97 @@ class ProjectReceived:
     """One of them, with usage by user."""
 
     answer: GetProjectResponse
+
+
+@dataclass(frozen=True, slots=True)
+class BoardsReceived:
+    """All boards visible to the user, by owner and name."""
+
+    boards: Sequence[Board]
+
+
+class BoardQuery(NamedTuple):
+    """Which entries of a board are received: `name` is its full one, `limit` 0 means all."""
+
+    name: str
+    best_per: BestPer = boards_pb2.BEST_PER_UNSPECIFIED
+    limit: int = 0
+
+    @property
+    def key(self) -> str:
+        """The same as a text."""
+        return f"{self.name} {self.best_per} {self.limit}"
+
+    @classmethod
+    def of(cls, key: str) -> BoardQuery:
+        """Read a `key`."""
+        name, best_per, limit = key.rsplit(" ", 2)
+        return cls(name, cast("BestPer", int(best_per)), int(limit))
+
+
+@dataclass(frozen=True, slots=True)
+class BoardReceived:
+    """A board and its entries, best first.
+
+    Attributes:
+        key: of which `BoardQuery`.
+        own: all entries of the user, where only the best ones are among the others.
+    """
+
+    key: str
+    answer: WatchBoardResponse
+    own: Sequence[BoardEntry] = ()
+
+    @property
+    def best_per(self) -> BestPer:
+        """Which entries are listed."""
+        asked = BoardQuery.of(self.key).best_per
+        return asked or self.answer.board.settings.best_per
+
+    @property
+    def unscored(self) -> Sequence[BoardEntry]:
+        """Entries without a score, the newest first."""
+        every = {entry_key(one): one for one in (*self.own, *self.answer.entries) if not one.rank}
+        return sorted(every.values(), key=_by_submission, reverse=True)
+
+
+@dataclass(frozen=True, slots=True)
+class CompetitionsReceived:
+    """All competitions visible to the user, the newest first."""
+
+    competitions: Sequence[Competition]
+
+
+class StandingsQuery(NamedTuple):
+    """Which standings are received: `name` is the competition's full one, `phase` "" the one that runs, else the last."""
+
+    name: str
+    phase: str = ""
+
+    @property
+    def key(self) -> str:
+        """The same as a text."""
+        return f"{self.name} {self.phase}"
+
+    @classmethod
+    def of(cls, key: str) -> StandingsQuery:
+        """Read a `key`."""
+        name, _, phase = key.rpartition(" ")
+        return cls(name, phase)
+
+
+@dataclass(frozen=True, slots=True)
+class StandingsReceived:
+    """The standings of a phase, best first.
+
+    Attributes:
+        key: of which `StandingsQuery`.
+        announcements: of the competition, the oldest first.
+    """
+
+    key: str
+    answer: WatchStandingsResponse
+    announcements: Sequence[Announcement] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -371,6 +472,10 @@ Event: TypeAlias = (
     | TreeReceived
     | ProjectsReceived
     | ProjectReceived
+    | BoardsReceived
+    | BoardReceived
+    | CompetitionsReceived
+    | StandingsReceived
     | Linked
     | Refused
 )
@@ -427,6 +532,65 @@ class Row:
         """Compute and cache its sort value in a column that does not depend on `now`."""
         found = self.values[key] = value_of(self.filtered, key, now)
         return found
+
+
+class Move(NamedTuple):
+    """How many ranks an entry of the shown board went up (down: less than 0), and when; 0: it got its first rank."""
+
+    ranks: int
+    at: float
+
+
+def entry_key(entry: BoardEntry) -> str:
+    """Return the permanent key of an entry: of its submission, else of its session."""
+    return entry.submission_id or entry.session_id or entry.session
+
+
+def place_key(entry: BoardEntry, best_per: int) -> str:
+    """Return whose rank it is: the user's or the team's where the best of each is listed, else the entry's."""
+    match best_per:
+        case boards_pb2.BEST_PER_USER:
+            return entry.owner
+        case boards_pb2.BEST_PER_TEAM:
+            return f"team {entry.team}" if entry.team else entry.owner
+    return entry_key(entry)
+
+
+def moved(
+    known: Mapping[str, Move],
+    before: Sequence[BoardEntry],
+    entries: Sequence[BoardEntry],
+    now: float,
+    *,
+    best_per: int = boards_pb2.BEST_PER_NONE,
+) -> dict[str, Move]:
+    """Return the moves that are shown, by `place_key`: those since the entries of `before`, and others for a while."""
+    ranks = {place_key(one, best_per): one.rank for one in before if one.rank}
+    found = {place_key(one, best_per): one.rank for one in entries if one.rank}
+    return _moved(known, ranks if before else None, found, now)
+
+
+def moved_teams(
+    known: Mapping[str, Move], before: Sequence[Standing], rows: Sequence[Standing], now: float
+) -> dict[str, Move]:
+    """As `moved`, of the teams of a competition by name."""
+    ranks = {one.team: one.rank for one in before if one.rank}
+    found = {one.team: one.rank for one in rows if one.rank}
+    return _moved(known, ranks if before else None, found, now)
+
+
+def _moved(
+    known: Mapping[str, Move],
+    before: Mapping[str, int] | None,
+    ranks: Mapping[str, int],
+    now: float,
+) -> dict[str, Move]:
+    kept = {key: move for key, move in known.items() if now - move.at < MOVES_SHOWN_S}
+    for key, rank in ranks.items() if before is not None else ():
+        was = before.get(key, 0) if before is not None else 0
+        if was != rank:
+            kept[key] = Move(was - rank if was else 0, now)
+    return kept
 
 
 ShownReceived: TypeAlias = (
@@ -560,6 +724,12 @@ class Model:
         """Observed changes without a time in any record."""
         self.tree: TreeReceived | None = None
         self.project: ProjectReceived | None = None
+        self.boards: Sequence[Board] = ()
+        self.board: BoardReceived | None = None
+        self.moves: Mapping[str, Move] = {}
+        """Newly changed ranks of the shown board, by `place_key`, or of teams, by name."""
+        self.competitions: Sequence[Competition] = ()
+        self.standings: StandingsReceived | None = None
         self.sources: dict[Topic, Source] = {
             topic: Source(is_polled=topic in _POLLED) for topic in Topic
         }
@@ -611,10 +781,18 @@ class Model:
         self.version += 1
         self.inspected[topic] = name
         self.sources[topic] = Source(is_polled=topic in _POLLED)
-        if topic is Topic.TREE:
-            self.tree = None
-        else:
-            self.project = None
+        match topic:
+            case Topic.TREE:
+                self.tree = None
+            case Topic.PROJECT:
+                self.project = None
+            case Topic.STANDINGS:
+                if self.standings is None or self.standings.key != name:
+                    self.standings = None
+                    self.moves = {}
+            case _ if self.board is None or self.board.key != name:
+                self.board = None
+                self.moves = {}
 
     def anew(self) -> Model:
         """Return an empty model with the same selection."""
@@ -652,8 +830,12 @@ class Model:
                 self.datasets = datasets
             case ProjectsReceived(projects):
                 self.projects = projects
-            case TreeReceived() | ProjectReceived():
-                if not self._take_closely(event):
+            case BoardsReceived(boards):
+                self.boards = boards
+            case CompetitionsReceived(competitions):
+                self.competitions = competitions
+            case TreeReceived() | ProjectReceived() | BoardReceived() | StandingsReceived():
+                if not self._take_closely(event, now):
                     return
             case Linked(topic, link):
                 self.sources[topic] = self.sources[topic].linked(link, now)
@@ -726,7 +908,11 @@ class Model:
         else:
             self.turns.append(PlatformEvent(now, "no leader", before.leader, "leads no more"))
 
-    def _take_closely(self, event: TreeReceived | ProjectReceived) -> bool:
+    def _take_closely(
+        self,
+        event: TreeReceived | ProjectReceived | BoardReceived | StandingsReceived,
+        now: float,
+    ) -> bool:
         """Store an event of the inspected object; False if that is no longer inspected."""
         match event:
             case TreeReceived(digest):
@@ -735,6 +921,20 @@ class Model:
             case ProjectReceived(answer):
                 is_meant = self.inspected.get(Topic.PROJECT) == answer.project.name
                 self.project = event if is_meant else self.project
+            case BoardReceived(key):
+                is_meant = self.inspected.get(Topic.BOARD) == key
+                if is_meant:
+                    before = self.board.answer.entries if self.board is not None else ()
+                    self.moves = moved(
+                        self.moves, before, event.answer.entries, now, best_per=event.best_per
+                    )
+                    self.board = event
+            case StandingsReceived(key, answer):
+                is_meant = self.inspected.get(Topic.STANDINGS) == key
+                if is_meant:
+                    rows = self.standings.answer.standings if self.standings is not None else ()
+                    self.moves = moved_teams(self.moves, rows, answer.standings, now)
+                    self.standings = event
         return is_meant
 
     def _take(self, event: SessionsReceived | EndedReceived) -> None:
@@ -896,8 +1096,16 @@ TOPICS: Final[Mapping[type, Topic]] = {
     TreeReceived: Topic.TREE,
     ProjectsReceived: Topic.PROJECTS,
     ProjectReceived: Topic.PROJECT,
+    BoardsReceived: Topic.BOARDS,
+    BoardReceived: Topic.BOARD,
+    CompetitionsReceived: Topic.COMPETITIONS,
+    StandingsReceived: Topic.STANDINGS,
 }
 """The topic of each event."""
+
+
+def _by_submission(entry: BoardEntry) -> float:
+    return seconds_of(entry.submitted_at)
 
 
 def _by_creation(row: Row) -> float:

@@ -31,7 +31,9 @@ from nsml.client.streams import Link
 from nsml.common.text import visible
 from nsml.common.units import size_text
 from nsml.v1.artifacts_pb2 import Artifact
+from nsml.v1.boards_pb2 import Board, BoardEntry, WatchBoardResponse
 from nsml.v1.checkpoints_pb2 import Checkpoint
+from nsml.v1.competitions_pb2 import Announcement, Competition, WatchStandingsResponse
 from nsml.v1.datasets_pb2 import Dataset
 from nsml.v1.media_pb2 import Media
 from nsml.v1.nodes_pb2 import GetClusterResponse, Node
@@ -43,8 +45,11 @@ from nsml.view.series import Axis, Series
 from tui.model import (
     TOPICS,
     ArtifactsReceived,
+    BoardReceived,
+    BoardsReceived,
     CheckpointsReceived,
     ClusterReceived,
+    CompetitionsReceived,
     ContentReceived,
     DatasetsReceived,
     EndedReceived,
@@ -59,6 +64,7 @@ from tui.model import (
     Refused,
     SeriesReceived,
     SessionsReceived,
+    StandingsReceived,
     TelemetryReceived,
     TreeReceived,
 )
@@ -287,6 +293,10 @@ _FIELDS: Final[Mapping[type, tuple[_Field, ...]]] = {
     TreeReceived: (_TEXT, _Field(list, _reading(list[tuple[str, int]], _files))),
     ProjectsReceived: (_messages(Project),),
     ProjectReceived: (_message(GetProjectResponse),),
+    BoardsReceived: (_messages(Board),),
+    BoardReceived: (_TEXT, _message(WatchBoardResponse), _messages(BoardEntry)),
+    CompetitionsReceived: (_messages(Competition),),
+    StandingsReceived: (_TEXT, _message(WatchStandingsResponse), _messages(Announcement)),
     SeriesReceived: (
         _plain(tuple[str, ...]),
         _QUERY,
@@ -641,7 +651,7 @@ def _is_whole(event: Event) -> bool:
 
 
 def _whose(event: Event) -> Iterable[str]:
-    """Return its subjects: ids of sessions, digest of a dataset, or name of a project."""
+    """Return its subjects: ids of sessions, digest of a dataset, name of a project, or key of a board or of standings."""
     match event:
         case SeriesReceived(session_ids):
             return set(session_ids)
@@ -649,6 +659,8 @@ def _whose(event: Event) -> Iterable[str]:
             return [digest]
         case ProjectReceived(answer):
             return [answer.project.name]
+        case BoardReceived(key) | StandingsReceived(key):
+            return [key]
     return [getattr(event, "session_id", "")]
 
 

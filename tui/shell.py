@@ -44,6 +44,8 @@ if TYPE_CHECKING:
     from nsml.client.calls import Client
     from nsml.client.series import ChartQuery
     from nsml.common.clock import Clock
+    from nsml.v1.boards_pb2 import Board
+    from nsml.v1.competitions_pb2 import Competition
     from nsml.v1.sessions_pb2 import Session
     from nsml.view.saved import Saved
     from tui.commands import Settings
@@ -695,6 +697,14 @@ class Shell(App[None]):
     @abstractmethod
     def open_session(self, session: Session, *, tab: str = "") -> None:
         """Open a session's screen at a tab."""
+
+    @abstractmethod
+    def open_board(self, board: Board) -> None:
+        """Open a board's screen."""
+
+    @abstractmethod
+    def open_competition(self, competition: Competition) -> None:
+        """Open the standings of a competition."""
 
     @abstractmethod
     def compare(self, sessions: Sequence[Session]) -> None:

@@ -47,6 +47,10 @@ class Topic(StrEnum):
     TREE = "dataset's files"
     PROJECTS = "projects"
     PROJECT = "project"
+    BOARDS = "boards"
+    BOARD = "board"
+    COMPETITIONS = "competitions"
+    STANDINGS = "standings"
 
 
 ALWAYS_RECEIVED: Final = frozenset({Topic.CLUSTER, Topic.SESSIONS, Topic.ENDED})
@@ -68,8 +72,8 @@ OF_TABS: Final = frozenset(
 """Of the shown session: received only while a tab shows them."""
 OF_SESSIONS: Final = OF_TABS | {Topic.SERIES, Topic.LOG, Topic.EXPLANATION, Topic.CODE}
 """Of the shown sessions; most others are platform-wide."""
-OF_ONE: Final = frozenset({Topic.TREE, Topic.PROJECT})
-"""Of the dataset or the project under the cursor, by name."""
+OF_ONE: Final = frozenset({Topic.TREE, Topic.PROJECT, Topic.BOARD, Topic.STANDINGS})
+"""Of one dataset, project, board or phase of a competition, by name."""
 CLOSELY: Final = OF_SESSIONS | OF_ONE
 """Topics of one object, not of the platform."""
 
@@ -129,7 +133,9 @@ class Source:
     def answered(self, now: float) -> Source:
         """The platform answered another call: a retried connection is open, or would have failed."""
         # After a clock was set back, the time is unknown; the next try shows any mistake.
-        is_open = self.broken_at and not self.broken_at <= now <= self.retry_at + OPEN_S
+        if self.denial or not self.broken_at:
+            return self
+        is_open = not self.broken_at <= now <= self.retry_at + OPEN_S
         return self.linked(Link(is_live=True), now) if is_open else self
 
     def back(self, now: float) -> str:

@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING, Final
 
 from tui.demo import inside, tabs
 from tui.demo.accounts import Accounts, files_of
+from tui.demo.boards import Boards
+from tui.demo.competitions import Competitions
 from tui.demo.machines import Machines
 from tui.demo.plan import AFTER_S, played
 from tui.demo.reports import Reports
@@ -17,8 +19,12 @@ from tui.demo.scenery import NODES, PROJECTS
 from tui.demo.sessions import Sessions
 from tui.model import (
     ArtifactsReceived,
+    BoardQuery,
+    BoardReceived,
+    BoardsReceived,
     CheckpointsReceived,
     ClusterReceived,
+    CompetitionsReceived,
     ContentReceived,
     DatasetsReceived,
     EndedReceived,
@@ -35,10 +41,12 @@ from tui.model import (
     Refused,
     SessionsReceived,
     StacksReceived,
+    StandingsQuery,
+    StandingsReceived,
     TelemetryReceived,
     TreeReceived,
 )
-from tui.sources import OF_TABS, Topic
+from tui.sources import OF_ONE, OF_TABS, Topic
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -72,6 +80,8 @@ class Demo:
         self._machines = Machines(origin)
         self._accounts = Accounts(self.parts, origin)
         self._reports = Reports(origin)
+        self._boards = Boards(self.parts, origin)
+        self._competitions = Competitions(self._boards.submissions, origin)
         self._by_id = {part.id: part for part in self.parts}
 
     def received(self, after: float | None, at: float) -> Iterator[tuple[float, Event]]:
@@ -97,7 +107,17 @@ class Demo:
         yield at, NodesReceived(nodes)
         yield at, DatasetsReceived(self._accounts.datasets())
         yield at, ProjectsReceived([self._accounts.project(name, now) for name in PROJECTS])
+        yield at, BoardsReceived(self._boards.every(now))
+        yield at, CompetitionsReceived(self._competitions.every(now))
         yield at, ClusterReceived(self._machines.cluster(live, nodes, now), 0.0)
+
+    def _of_one(self, topic: Topic, name: str, now: float) -> Event:
+        if topic is Topic.PROJECT:
+            return ProjectReceived(self._accounts.project_shown(name, now))
+        if topic is Topic.BOARD:
+            return BoardReceived(name, self._boards.shown(BoardQuery.of(name), now))
+        rows = self._competitions.shown(StandingsQuery.of(name), now)
+        return StandingsReceived(name, rows, self._competitions.announcements(now))
 
     def received_of(
         self,
@@ -109,7 +129,7 @@ class Demo:
         *,
         what: str = "",
     ) -> Iterator[tuple[float, Event]]:
-        """Yield series, log, explanation and tab data of sessions, or the contents of a dataset or project."""
+        """Yield series, log, explanation and tab data of sessions, or the contents of a dataset, project, board or standings."""
         parts = [self._by_id[one] for one in names if one in self._by_id]
         now = at - self.origin
         if topic is Topic.CODE:
@@ -117,8 +137,8 @@ class Demo:
                 yield at, Refused(topic, "the demo has no code")
         elif topic is Topic.TREE and after is None:
             yield at, TreeReceived(names[0], files_of(names[0]))
-        elif topic is Topic.PROJECT and _is_due(after, at):
-            yield at, ProjectReceived(self._accounts.project_shown(names[0], now))
+        elif topic in OF_ONE and topic is not Topic.TREE and _is_due(after, at):
+            yield at, self._of_one(topic, names[0], now)
         elif topic is Topic.LOG:
             yield (
                 at,

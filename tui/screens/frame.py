@@ -44,6 +44,7 @@ NAMES: Final = {
     "datasets": "4 Datasets",
     "events": "5 Events",
     "projects": "6 Projects",
+    "boards": "7 Boards",
 }
 """The permanent screens, with their titles."""
 LIVE_ONLY_ACTIONS: Final = frozenset(
@@ -337,10 +338,13 @@ class Frame(LinesUnderMouse, Screen[None]):
             name = NAMES.get(self.name_of, "")
             return Text.assemble(" ", (f" {name} ", "reverse bold") if name else "", f" {words}")
         line = Text(" ")
+        # Each name has a cell on either side; on a wide terminal there is one more between two.
+        cells = sum(len(name) + len("  ") + len(" ") for name in NAMES.values())
+        gap = " " if cells <= self.app.size.width else ""
         for mode, name in NAMES.items():
             goes_there = Style(meta={_SCREEN_META: mode})
             line.append(f" {name} ", goes_there + (_HERE if mode == self.name_of else Style()))
-            line.append(" ")
+            line.append(gap)
         return line
 
     def _trouble(self, now: float) -> list[Text]:

@@ -100,6 +100,11 @@ class Listing(Frame, Generic[T]):
         """The list."""
         return self.query_one("#list", Table)
 
+    @property
+    def current(self) -> T | None:
+        """The item under the cursor."""
+        return self.table.current
+
     def command(self) -> tuple[str, str]:
         """That of the list, which has no filter."""
         return self.shown_by, "the words of the filter" if self._words.text else ""
@@ -129,7 +134,7 @@ class Listing(Frame, Generic[T]):
         set_text(self.query_one("#counts", Static), Text(f" {visible(' · '.join(said))}"))
 
     def _card(self) -> None:
-        item = self.table.current
+        item = self.current
         lines: Sequence[str] = ()
         if item is not None:
             self.inspect(item)

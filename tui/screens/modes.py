@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
+from tui.screens.boards import BoardsScreen
 from tui.screens.datasets import DatasetsScreen
 from tui.screens.events import EventsScreen
 from tui.screens.nodes import NodesScreen
@@ -23,4 +24,5 @@ SCREENS: Final[Mapping[str, type[Frame]]] = {
     "datasets": DatasetsScreen,
     "events": EventsScreen,
     "projects": ProjectsScreen,
+    "boards": BoardsScreen,
 }

@@ -20,13 +20,16 @@ from textual.widgets import Input, TabbedContent, TabPane
 
 from nsml.client.streams import Link
 from nsml.v1 import sessions_pb2 as pb
+from nsml.v1.boards_pb2 import BEST_PER_NONE
 from tests.unit.tui.conftest import said, until
 from tests.unit.tui.story import AT, Stopped, demo, parts, running
 from tui.app import Dashboard
 from tui.appearance import Appearance
 from tui.demo.story import Demo
 from tui.model import (
+    BoardsReceived,
     ClusterReceived,
+    CompetitionsReceived,
     DatasetsReceived,
     EndedReceived,
     Linked,
@@ -37,6 +40,7 @@ from tui.model import (
     SessionsReceived,
 )
 from tui.screens.asking import Ask, Confirm
+from tui.screens.board import BoardScreen
 from tui.screens.command_line import CommandLine
 from tui.screens.compare import CompareScreen
 from tui.screens.evaluate import Conversation, Evaluate
@@ -49,6 +53,7 @@ from tui.screens.output import Output
 from tui.screens.picking import Choice, Picker
 from tui.screens.session import TABS, SessionScreen
 from tui.screens.sessions import SessionsScreen
+from tui.screens.standings import StandingsScreen
 from tui.screens.submit import Submit
 from tui.sources import Topic
 
@@ -71,6 +76,8 @@ MORE_SIZES = {
     "session-plot": ((60, 15), (200, 60)),
     "nodes": ((200, 60),),
     "nodes-map": ((200, 60), (300, 100)),
+    "board": ((60, 15), (200, 60)),
+    "standings": ((200, 60),),
 }
 """Smaller and larger than most terminals."""
 LOOKS = {
@@ -78,7 +85,7 @@ LOOKS = {
     "no-color": Appearance(theme="terminal", is_colourless=True, is_animated=False),
     "ascii": Appearance(is_ascii=True, is_animated=False),
 }
-OF_LOOKS = ("sessions", "nodes", "session-plot")
+OF_LOOKS = ("sessions", "nodes", "session-plot", "board-submissions")
 STORIES = (("loading", "live", "offline", "back"), ("stale",), ("empty",), ("denied",))
 """States in which each of `SCREENS` is captured: one dashboard goes through those of a story, opening it costs most."""
 STATES = tuple(state for story in STORIES for state in story)
@@ -147,6 +154,42 @@ def a_tab(name):
             await calm(pilot)
 
     return go
+
+
+def a_board(place):
+    async def go(pilot):
+        app = pilot.app
+        app.action_go("boards")
+        await until(pilot, lambda: app.screen.query("Table") and app.screen.table.items)
+        app.screen.set_focus(app.screen.table)
+        app.screen.table.action_edge(-1)
+        await pilot.press(*["down"] * place, "enter")
+        await until(pilot, lambda: isinstance(app.screen, BoardScreen) and app.screen.table.items)
+
+    return go
+
+
+async def standings(pilot):
+    """The standings of the competition, with the cursor on a team."""
+    app = pilot.app
+    app.action_go("boards")
+    await until(pilot, lambda: app.screen.query("Table") and app.screen.table.items)
+    app.open_competition(app.model.competitions[0])
+    await until(
+        pilot, lambda: isinstance(app.screen, StandingsScreen) and app.screen.query("#list")
+    )
+    await until(pilot, lambda: app.screen.table.items)
+
+
+async def without_score(pilot):
+    """The board of submissions, every one of them, with the cursor on one that failed."""
+    await a_board(1)(pilot)
+    screen = pilot.app.screen
+    while screen._best_per != BEST_PER_NONE:
+        await pilot.press("b")
+    await until(pilot, lambda: screen.unscored.items)
+    screen.set_focus(screen.unscored)
+    await pilot.press("down")
 
 
 async def heat_map(pilot):
@@ -265,6 +308,9 @@ PLACES = {
     "sessions": (SessionsScreen, sessions),
     **{f"session-{name}": (SessionScreen, a_tab(name)) for name in SESSION_TABS},
     "nodes-map": (NodesScreen, heat_map),
+    "board": (BoardScreen, a_board(0)),
+    "board-submissions": (BoardScreen, without_score),
+    "standings": (StandingsScreen, standings),
     "compare": (CompareScreen, compare),
     "compare-code": (CompareScreen, code),
     "help": (Help, keys),
@@ -430,6 +476,8 @@ def nothing():
         NodesReceived(()),
         DatasetsReceived(()),
         ProjectsReceived(()),
+        BoardsReceived(()),
+        CompetitionsReceived(()),
     ]
 
 

@@ -1,5 +1,7 @@
 """A story whose every text is meant for a terminal, or for whoever reads markup: it is shown, and nothing else happens."""
 
+from dataclasses import replace
+
 from google.protobuf.message import Message
 
 from nsml.v1 import sessions_pb2 as pb
@@ -7,8 +9,11 @@ from tests.unit.tui.conftest import said, shows, until
 from tests.unit.tui.story import AT, Stopped, nowhere
 from tui.app import Dashboard
 from tui.demo.story import Demo
+from tui.screens.board import BoardScreen
 from tui.screens.frame import NAMES
 from tui.screens.session import SessionScreen
+from tui.screens.standings import StandingsScreen
+from tui.sources import Topic
 from tui.story import Player
 
 EVIL = "[/b][@click=app.quit]\x1b]0;x\x07\u202e[red\\{0}$%\n"
@@ -50,10 +55,11 @@ class Evil(Demo):
         yield from self._spoilt(super().received(after, at))
 
     def received_of(self, topic, names, query, after, at, *, what=""):
-        plain = tuple(name.removeprefix(EVIL) for name in names)
-        yield from self._spoilt(
-            super().received_of(topic, plain, query, after, at, what=what.replace(EVIL, ""))
-        )
+        plain = tuple(name.replace(EVIL, "") for name in names)
+        told = super().received_of(topic, plain, query, after, at, what=what.replace(EVIL, ""))
+        if topic in {Topic.BOARD, Topic.STANDINGS}:
+            told = [(when, replace(event, key=names[0])) for when, event in told]
+        yield from self._spoilt(told)
 
     def _spoilt(self, told):
         for when, event in told:
@@ -79,6 +85,20 @@ async def test_no_text_is_obeyed_or_stops_anything():
 
         for number in range(1, len(NAMES) + 1):
             await press(str(number), "j", "slash", "b", "enter", "escape")
+        for board in app.model.boards:
+            app.action_go("boards")
+            app.open_board(board)
+            await until(pilot, lambda: isinstance(app.screen, BoardScreen))
+            await until(pilot, lambda: app.screen.query("#list") and app.screen.table.items)
+            for keys in ("b", "b", "j", "Y", "d", "escape", "a", "slash", "b", "enter", "escape"):
+                await press(keys)
+        for competition in app.model.competitions:
+            app.action_go("boards")
+            app.open_competition(competition)
+            await until(pilot, lambda: isinstance(app.screen, StandingsScreen))
+            await until(pilot, lambda: app.screen.query("#list") and app.screen.table.items)
+            for keys in ("j", "Y", "enter", "p", "slash", "b", "enter", "escape", "escape"):
+                await press(keys)
         for keys in ("C", "o", "m", "ctrl+p", "colon", "ctrl+k", "ctrl+d", "c", "Y"):
             await press("1", keys)
             await press("escape")

@@ -30,6 +30,7 @@ from tui.keymap import table
 from tui.listing import Listing
 from tui.preferences import LogPreferences, Preferences
 from tui.screens.asking import Ask, Confirm
+from tui.screens.board import BoardScreen
 from tui.screens.command_line import CommandLine
 from tui.screens.compare import CompareScreen
 from tui.screens.evaluate import Conversation, Evaluate
@@ -39,6 +40,7 @@ from tui.screens.output import Output
 from tui.screens.picking import Choice, Picker
 from tui.screens.session import SessionScreen
 from tui.screens.sessions import SessionsScreen
+from tui.screens.standings import StandingsScreen
 from tui.screens.submit import Submit
 from tui.widgets.charts import Charts
 from tui.widgets.diff_view import DiffView
@@ -142,6 +144,26 @@ async def datasets(pilot):
     await sessions(pilot)
     pilot.app.action_go("datasets")
     await until(pilot, lambda: pilot.app.screen.query(Table) and pilot.app.screen.table.items)
+
+
+async def board(pilot):
+    """That of sessions, of which all are known here."""
+    await sessions(pilot)
+    app = pilot.app
+    app.action_go("boards")
+    await until(pilot, lambda: app.screen.query(Table) and app.screen.table.items)
+    app.open_board(app.screen.table.items[0])
+    await until(pilot, lambda: on(app, BoardScreen) and app.screen.table.items)
+
+
+async def standings(pilot):
+    await sessions(pilot)
+    app = pilot.app
+    app.action_go("boards")
+    await until(pilot, lambda: app.screen.query(Table) and app.model.competitions)
+    app.open_competition(app.model.competitions[0])
+    await until(pilot, lambda: on(app, StandingsScreen) and app.screen.query("#list"))
+    await until(pilot, lambda: app.screen.table.items)
 
 
 async def nodes(pilot):
@@ -271,6 +293,8 @@ PLACES = {
         changing,
         stacks,
         datasets,
+        board,
+        standings,
         nodes,
         heat,
         command,
@@ -361,6 +385,13 @@ CASES = {
     "go.datasets": Case("sessions", lambda app: app.current_mode, "datasets"),
     "go.events": Case("sessions", lambda app: app.current_mode, "events"),
     "go.projects": Case("sessions", lambda app: app.current_mode, "projects"),
+    "go.boards": Case("sessions", lambda app: app.current_mode, "boards"),
+    "board.back": Case("board", lambda app: app.screen.name_of, "boards"),
+    "board.best": Case("board", lambda app: app.screen._best_per, OTHER),
+    "board.mine": Case("board", lambda app: len(app.screen.table.items), UP),
+    "standings.back": Case("standings", lambda app: app.screen.name_of, "boards"),
+    "standings.phase": Case("standings", lambda app: app.screen._asked, "final"),
+    "board.diff": Case("board", lambda app: on(app, CompareScreen), True, ["G"]),
     "filter.keep": Case("sessions", lambda app: isinstance(app.focused, Input), False, ["slash"]),
     "filter.drop": Case("sessions", lambda app: isinstance(app.focused, Input), False, ["slash"]),
     "list.filter": Case("datasets", lambda app: isinstance(app.focused, Input), True),
@@ -536,6 +567,8 @@ DOCUMENTED = {
     "The log": ("log",),
     "Side by side": ("compare",),
     "Other screens": ("queue", "nodes", "list"),
+    "A board": ("board", "list"),
+    "Standings": ("standings", "list"),
     "Recordings and the demo": ("story",),
 }
 """Sections of docs/tui.md whose tables have keys, with what the ids of these begin with."""
@@ -643,7 +676,7 @@ async def test_help_and_the_way_out_are_in_sight_on_every_screen_however_narrow(
     app = demo(appearance=Appearance(is_animated=False))
     async with app.run_test(size=(60, 24)) as pilot:
         await shows(pilot, "39 of 39")
-        for key in ("1", "2", "3", "4", "5", "6", "1", "enter"):
+        for key in ("1", "2", "3", "4", "5", "6", "7", "1", "enter"):
             await pilot.press(key)
             await until(pilot, lambda: foot(app).endswith("? Keys  ^q Quit"))
 

@@ -17,7 +17,14 @@ from hypothesis import strategies as st
 from nsml.client.series import ChartQuery
 from nsml.client.streams import Link
 from nsml.v1 import sessions_pb2 as pb
+from nsml.v1.boards_pb2 import Board, BoardEntry, WatchBoardResponse
 from nsml.v1.checkpoints_pb2 import Checkpoint
+from nsml.v1.competitions_pb2 import (
+    Announcement,
+    Competition,
+    Standing,
+    WatchStandingsResponse,
+)
 from nsml.v1.datasets_pb2 import Dataset
 from nsml.v1.media_pb2 import Media
 from nsml.v1.nodes_pb2 import GetClusterResponse, Node
@@ -29,9 +36,12 @@ from nsml.view.series import Axis, Series
 from tests.unit.tui.test_model import ENDED, session
 from tui import recording
 from tui.model import (
+    BoardReceived,
+    BoardsReceived,
     CheckpointsReceived,
     ClusterReceived,
     CodeReceived,
+    CompetitionsReceived,
     ContentReceived,
     DatasetsReceived,
     DetailReceived,
@@ -54,6 +64,7 @@ from tui.model import (
     SeriesReceived,
     SessionsReceived,
     StacksReceived,
+    StandingsReceived,
     TelemetryReceived,
     TreeReceived,
     WholeReceived,
@@ -76,6 +87,14 @@ def series(*ids, axis=Axis.STEP):
 
 
 DATASET = Dataset(name="mnist", owner="kim", digest="d1", version=1, size_bytes=7)
+BOARD = WatchBoardResponse(
+    board=Board(owner="kim", name="acc"), entries=[BoardEntry(rank=1, score=0.5, trend=[0.2, 0.5])]
+)
+STANDINGS = WatchStandingsResponse(
+    competition=Competition(owner="kim", name="cup"),
+    phase="one",
+    standings=[Standing(rank=1, team="a", score=0.5)],
+)
 PROJECT = GetProjectResponse(project=Project(name="vision", member_count=2), hidden_sessions=1)
 GENERAL = [
     SessionsReceived([session(1), session(2)], [], reset=True),
@@ -86,6 +105,8 @@ GENERAL = [
     NodesReceived([Node(name="n1"), Node(name="n2")]),
     DatasetsReceived([DATASET]),
     ProjectsReceived([PROJECT.project]),
+    BoardsReceived([BOARD.board]),
+    CompetitionsReceived([STANDINGS.competition]),
     Linked(Topic.SESSIONS, Link(is_live=False, failures=2, retry_in_s=1.0, reason="gone")),
     Refused(Topic.QUEUE, "not for you"),
 ]
@@ -96,6 +117,8 @@ CLOSELY = [
     ExplanationReceived("s1", ExplainSessionResponse(session=session(1))),
     TreeReceived("d1", [("train/a", 3), ("b", 4)]),
     ProjectReceived(PROJECT),
+    BoardReceived("kim/acc 0 0", BOARD, [BoardEntry(owner="kim", submission_id="a")]),
+    StandingsReceived("kim/cup one", STANDINGS, [Announcement(text="go")]),
 ]
 
 
@@ -129,7 +152,9 @@ def test_what_is_recorded_is_read_again(tmp_path):
     assert of(story, Topic.LOG, "s1") == CLOSELY[1:3]
     assert of(story, Topic.EXPLANATION, "s1") == CLOSELY[3:4]
     assert of(story, Topic.TREE, "d1") == CLOSELY[4:5]
-    assert of(story, Topic.PROJECT, "vision") == CLOSELY[5:]
+    assert of(story, Topic.PROJECT, "vision") == CLOSELY[5:6]
+    assert of(story, Topic.BOARD, "kim/acc 0 0") == CLOSELY[6:7]
+    assert of(story, Topic.STANDINGS, "kim/cup one") == CLOSELY[7:]
     assert of(story, Topic.TREE, "d2") == [Refused(Topic.TREE, NOT_RECORDED)]
 
 

@@ -77,6 +77,8 @@ def test_what_was_received_of_a_stream_is_known_to_be_so_until_it_was_refused():
     words = source.words(200, shown_of=source.true_at)
     assert words.startswith("not for you · data from ")
     assert source.true_at == 100
+    again = source.answered(102).refused("not for you", 110)
+    assert (again.true_at, again.words(200, shown_of=again.true_at)) == (100, words)
 
 
 @given(
