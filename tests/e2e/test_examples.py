@@ -1,0 +1,110 @@
+"""The examples of NSML's eras, on a platform that runs: they train, are submitted, and get their scores."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.e2e.programs import wait_for
+from tests.support.in_process import Platform
+from tests.support.nsml_examples import ALL, Example
+
+LONG_S = 240.0
+"""Six trainings with environments of their own, and seven submissions of two sessions each."""
+
+
+class Scored:
+    """All examples on one platform, trained and submitted at once."""
+
+    def __init__(self, platform: Platform, folder: Path) -> None:
+        self._platform = platform
+        for one in ALL:
+            made = one.make_dataset(folder / one.name)
+            platform.nsml("dataset", "push", "-l", one.name, str(made))
+            better = "--max" if one.untrained < one.least else "--min"
+            platform.nsml("board", "set", one.name, better)
+        sessions = {one.name: self._run(one) for one in ALL}
+        for name in sessions.values():
+            self._succeeded(name)
+        words = f"--epochs 0 --from_session {sessions['shapes']} --from_checkpoint last"
+        shapes = next(one for one in ALL if one.name == "shapes")
+        sessions["shapes"] = self._run(shapes, "-a", words)
+        self._succeeded(sessions["shapes"])
+        self.test = self._submit("-t", sessions["bikes"], "6")
+        self.submissions = {
+            one.name: self._submit(sessions[one.name], one.checkpoint) for one in ALL
+        }
+
+    def _run(self, example: Example, *words: str) -> str:
+        done = self._platform.nsml(
+            *("run", "-d", example.name, "-g", "0", "-o", "name", *words), cwd=example.folder
+        )
+        return done.stdout.split()[-1]
+
+    def _succeeded(self, name: str) -> None:
+        def ended() -> Any:
+            items = self._platform.json("ps", "-a")["items"]
+            one = next(item for item in items if item["name"] == name)
+            return one["ended_at"] and one
+
+        found = wait_for(ended, timeout_s=LONG_S, what=f"{name} has ended")
+        log = self._platform.nsml("logs", name).stdout
+        assert found["state"] == "SUCCEEDED", log
+
+    def _submit(self, *words: str) -> str:
+        return self._platform.nsml("submit", "--no-wait", "-o", "name", *words).stdout.split()[-1]
+
+    def ended(self, submission: str) -> Any:
+        """A submission, once it is over."""
+
+        def look() -> Any:
+            found = self._platform.json("submission", "info", submission)
+            return found if found["state"] in {"SCORED", "FAILED"} else None
+
+        return wait_for(look, timeout_s=LONG_S, what=f"submission {submission} is over")
+
+    def types(self) -> set[str]:
+        """The types of all sessions, as NSML lists them."""
+        listed = self._platform.nsml("ps", "-a", environment={"NSML_STYLE": "nsml"}).stdout
+        return {line.split()[-1] for line in listed.splitlines()[2:]}
+
+    def board(self, name: str) -> Any:
+        """The entries of a dataset's board."""
+        return self._platform.json("dataset", "board", name)["items"]
+
+
+@pytest.fixture(scope="module")
+def scored(platform: Platform, tmp_path_factory: pytest.TempPathFactory) -> Scored:
+    return Scored(platform, tmp_path_factory.mktemp("examples"))
+
+
+@pytest.mark.long("the first of them waits for all six trainings")
+@pytest.mark.parametrize("example", ALL, ids=lambda one: one.name)
+def test_it_is_trained_submitted_and_scored(example: Example, scored: Scored) -> None:
+    found = scored.ended(scored.submissions[example.name])
+    assert found["state"] == "SCORED", (
+        f"{found['cause']}: {found['message']}; {found['evaluation_output']}"
+    )
+    assert example.least <= found["score"] <= example.most
+    (entry,) = [one for one in scored.board(example.name) if one["score"] is not None]
+    assert (entry["rank"], entry["score"]) == (1, found["score"])
+    assert entry["checkpoint"] == example.checkpoint
+
+
+@pytest.mark.long("it may wait for all six trainings")
+def test_a_dry_run_uses_the_small_split(scored: Scored) -> None:
+    found = scored.ended(scored.test)
+    assert found["is_test"]
+    assert found["state"] == "SCORED", (
+        f"{found['cause']}: {found['message']}; {found['evaluation_output']}"
+    )
+    assert len([one for one in scored.board("bikes") if one["score"] is not None]) <= 1
+
+
+@pytest.mark.long("it may wait for all six trainings")
+def test_sessions_are_listed_as_in_nsml(scored: Scored) -> None:
+    for submission in (scored.test, *scored.submissions.values()):
+        scored.ended(submission)
+    assert {"normal", "submit", "submit(test)"} <= scored.types()
