@@ -111,6 +111,7 @@ bench: setup     ## Run the benchmarks and print JSON (the second and the last n
 	$(BIN)/python -m bench.data_starts --json --many 10000 --large 500000000
 	$(BIN)/python -m bench.insight --json
 	$(BIN)/python -m bench.tui --json
+	$(BIN)/python -m bench.competition --json --users 20 --models 400 --submissions 200 --watchers 40
 	$(BIN)/python -m bench.failover --json --rounds 10
 
 clean:           ## Remove the environment and caches

@@ -62,6 +62,7 @@ class ChaosPlatform:
     Attributes:
         database: the folder of PostgreSQL's programs; None: history in SQLite.
         disks: what programs, objects and history lie on.
+        agent_environment: further settings of the agents, as variables.
     """
 
     folder: Path
@@ -72,6 +73,7 @@ class ChaosPlatform:
     database: Path | None
     say: Callable[[str], None]
     disks: Disks = field(default_factory=lambda: Disks(why_none="nobody asked for any"))
+    agent_environment: Mapping[str, str] = field(default_factory=dict)
     parts: dict[str, Program] = field(default_factory=dict)
     _reaper: Reaper | None = field(default=None, repr=False)
     _password: str = field(default_factory=lambda: secrets.token_urlsafe(24), repr=False)
@@ -295,7 +297,7 @@ class ChaosPlatform:
         command = [*by, str(programs / "postgres"), "-D", str(cluster), *options]
         self._add("database", DATABASE, command)
 
-    def _history(self) -> str:
+    def history_url(self) -> str:
         """Its URL; the password is in a file for us alone."""
         where = f"{self.hosts.address('database')}:{_DATABASE_PORT}"
         words = self.folder / "database.password"
@@ -326,7 +328,7 @@ class ChaosPlatform:
         }
         if self.database is not None:
             objects = self.folder / OBJECTS
-            settings |= {"history": self._history(), "objects": f"file://{objects}"}
+            settings |= {"history": self.history_url(), "objects": f"file://{objects}"}
         file = self.folder / f"{name}.toml"
         write_private(file, toml(settings))
         self._add(name, CONTROL_PLANE, [*program("controlplane"), "--config", str(file)])
@@ -374,6 +376,7 @@ class ChaosPlatform:
             "NSML_AGENT_CPUS": "64",
             "NSML_AGENT_MEMORY_BYTES": str(64 << 30),
             "NSML_AGENT_CONTROL_GROUPS": "false",
+            **self.agent_environment,
         }
         command = [*program("agent"), "--config", str(settings)]
         self._add(name, AGENT, command, environment=self._environment() | more)
