@@ -126,7 +126,7 @@ class Witnesses:
 
     def left_processes(self) -> list[int]:
         """Shims and their children that are alive."""
-        return [pid for pid, ticks in self.processes.items() if _ticks(pid) == ticks]
+        return [pid for pid, ticks in self.processes.items() if ticks_of(pid) == ticks]
 
     def folders_left(self) -> list[str]:
         return [
@@ -145,7 +145,7 @@ class Witnesses:
         with suppress(OSError, ValueError):
             claim = json.loads((replica / "shim.json").read_bytes())
             for pid in (claim["pid"], claim.get("child", 0)):
-                if pid and pid not in self.processes and (ticks := _ticks(pid)):
+                if pid and pid not in self.processes and (ticks := ticks_of(pid)):
                     self.processes[pid] = ticks
 
 
@@ -157,7 +157,7 @@ def _lines(path: Path) -> list[Line]:
     return lines
 
 
-def _ticks(pid: int) -> int:
+def ticks_of(pid: int) -> int:
     """When a process began; 0 when it is gone."""
     try:
         fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
@@ -219,7 +219,7 @@ class Faults:
                 found[name] = int(json.loads((folder / f"{program}.pid").read_text())["pid"])
         for etcd in running_in(data / "controlplane/etcd"):
             found["etcd"] = etcd.pid
-        return {name: pid for name, pid in found.items() if _ticks(pid)}
+        return {name: pid for name, pid in found.items() if ticks_of(pid)}
 
     def heal(self) -> None:
         """Let everything run."""

@@ -105,3 +105,34 @@ def test_every_version_arrives_once_whatever_is_killed(tmp_path: Path) -> None:
         assert not platform.json("artifact", "ls", none)["items"]
         refused = platform.nsml("download", none, check=False)
         assert (refused.returncode, "it made no files" in refused.stderr) == (5, True)
+
+
+CACHES = """\
+import pathlib
+import nsml
+
+
+def preprocess(output_path, scale):
+    print("preprocessing", flush=True)
+    pathlib.Path(output_path[0]).mkdir()
+    pathlib.Path(output_path[0], "rows").write_text(str(3 * scale))
+
+
+nsml.cache(preprocess, output_path=["processed"], scale=2)
+print("rows", pathlib.Path("processed/rows").read_text())
+"""
+
+
+def test_what_one_session_preprocessed_is_there_in_the_next(tmp_path: Path) -> None:
+    with Platform(simulate_gpus=1) as platform:
+        folder = write_program(tmp_path / "code", CACHES)
+        for said in ("preprocessing\nrows 6\n", "rows 6\n"):
+            platform.nsml("run", "-g", "0", "--wait", cwd=folder)
+            assert platform.nsml("logs", "@last").stdout.endswith(said)
+        assert "processed as in" in platform.nsml("logs", "@last").stdout
+        first = platform.json("ps", "-a")["items"][-1]["name"]
+        found = platform.json("artifact", "ls", first)["items"]
+        [kept] = [one["name"] for one in found if one["name"].startswith("nsml.cache")]
+        platform.nsml("artifact", "rm", first, f"{kept}@1", "-y")
+        platform.nsml("run", "-g", "0", "--wait", cwd=folder)
+        assert "preprocessing" in platform.nsml("logs", "@last").stdout

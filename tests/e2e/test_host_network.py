@@ -50,6 +50,18 @@ found = [answer(*target) for target in targets]
 interfaces = sorted(name for _, name in socket.if_nameindex())
 print(json.dumps([found, interfaces, os.environ["NSML_PARALLEL_WORLD"], os.getuid()]))
 """
+CUT_OFF = """\
+import pathlib, time
+import nsml
+nsml.report(summary=True, step=1, loss=0.5)
+nsml.save("first", save_fn=lambda path: pathlib.Path(path, "model").write_text("weights"))
+pathlib.Path("made").write_text("made")
+nsml.artifact("made", "made")
+print("it runs", flush=True)
+time.sleep(600)
+"""
+"""Uses all that the agent does for it, and stays."""
+INTERFACES = "import json, socket; print(json.dumps([name for _, name in socket.if_nameindex()]))"
 
 
 @pytest.fixture
@@ -137,7 +149,7 @@ def test_the_host_network_is_for_who_asks_where_the_node_allows_it(host, level, 
         platform.environment["NSML_AGENT_HOST_NETWORK"] = "on-request"
         platform.up()
         [node] = platform.json("node", "ls")["items"]
-        assert node["networks"] == ["own", "host"]
+        assert node["networks"] == ["own", "host", "none"]
         answers, interfaces, world, asking_uid = found_by(platform, code, targets, *asked)
         assert answers[0] == "here", "the host's loopback"
         assert answers[1] != "here", "no session reaches a metadata service"
@@ -150,3 +162,27 @@ def test_the_host_network_is_for_who_asks_where_the_node_allows_it(host, level, 
             assert interfaces == own_interfaces
         command = platform.nsml("command", "@last").stdout
         assert "--network own" in command
+        answers, interfaces, _, _ = found_by(platform, code, targets, "--network", "none")
+        assert "here" not in answers
+        assert interfaces == ["lo"]
+        works_without_a_network(platform, tmp_path)
+
+
+def works_without_a_network(platform: Platform, tmp_path: Path) -> None:
+    """All that goes through its node's agent goes on: reports, saves, artifacts, output, programs beside it."""
+    code = write_program(tmp_path / "cut off", CUT_OFF)
+    flags = ("-g", "0", "--network", "none", "-o", "name")
+    name = platform.nsml("run", *flags, cwd=code, timeout_s=120).stdout.strip()
+
+    def is_kept() -> bool:
+        [saved] = platform.json("model", "ls", name)["items"] or [{"state": ""}]
+        [made] = platform.json("artifact", "ls", name)["items"] or [{"state": ""}]
+        return (saved["state"], made["state"]) == ("DURABLE", "DURABLE")
+
+    wait_for(is_kept, timeout_s=60, what="what it saved is durable")
+    beside = platform.nsml("sh", name, "--", "python", "-c", INTERFACES).stdout
+    assert json.loads(beside) == ["lo"]
+    assert "it runs" in platform.nsml("logs", name).stdout
+    item = next(one for one in platform.json("ps")["items"] if one["name"] == name)
+    assert item["summary"]["loss"] == 0.5
+    platform.nsml("stop", name)

@@ -97,9 +97,11 @@ print("loss: nan", flush=True)
 """
 """What the sessions of the pages do: mnist/1 to mnist/5, of kim."""
 TRIED = [
+    "docs/boards.md",
     "docs/control-planes.md",
     "docs/datasets.md",
     "docs/nodes.md",
+    "docs/nsml.md",
     "docs/projects.md",
     "docs/results.md",
     "docs/session-backup.md",
