@@ -41,7 +41,7 @@ from nodeagent.network.gang_network import (
     launcher_variables,
     own_port,
 )
-from nodeagent.network.host_network import shares_ports
+from nodeagent.network.host_network import is_confined, shares_ports
 from nodeagent.replica.assignments import dataset_name, note_use, owner_of, stage_word
 from nodeagent.replica.preparation_log import PreparationLog
 from nodeagent.runtimes.interface import DeviceGrant, Mount, NodeRefused, PythonEnvironment
@@ -197,7 +197,11 @@ class DataHook:
             if dataset.streamed:
                 continue
             try:
-                tree = await self._trees.get(dataset.digest, owner_of(draft.assignment))
+                tree = await self._trees.get(
+                    dataset.digest,
+                    owner_of(draft.assignment),
+                    is_apart=is_confined(draft.assignment.spec),
+                )
                 if dataset.in_place:
                     draft.mounts.append(await self._place(dataset, tree, draft))
                     continue

@@ -133,8 +133,11 @@ class Trees:
         """See TreeFolder."""
         self.cache.create()
 
-    async def get(self, digest: str, user: str = "") -> Path:
+    async def get(self, digest: str, user: str = "", *, is_apart: bool = False) -> Path:
         """Return the folder of the tree, for a session of `user`; waits while the control plane is unreachable.
+
+        `is_apart`: the session sees what others of its user may not. If the tree is fetched for it, it shares no file
+        with another tree: who guesses a hidden file could see by the number of links that it is here.
 
         Raises:
             ClientError: the tree does not exist, or is not for this node.
@@ -147,7 +150,7 @@ class Trees:
         while not await self._run(partial(self.cache.use, digest, user)):
             fetch = self._fetches.get(digest)
             if fetch is None:
-                fetch = self._begin(digest, user)
+                fetch = self._begin(digest, user, is_apart=is_apart)
             try:
                 await self._wait(digest, fetch)
                 if fetch.user == user:
@@ -194,8 +197,8 @@ class Trees:
         for digest in self.cache.take_removed():
             self._stock.gone(digest)
 
-    def _begin(self, digest: str, user: str) -> _Fetch:
-        task = asyncio.ensure_future(self._provide(digest, user))
+    def _begin(self, digest: str, user: str, *, is_apart: bool) -> _Fetch:
+        task = asyncio.ensure_future(self._provide(digest, user, is_apart=is_apart))
         fetch = self._fetches[digest] = _Fetch(task, user)
 
         def end(task: asyncio.Task[None]) -> None:
@@ -221,7 +224,7 @@ class Trees:
         if self._fetches.get(digest) is fetch:
             del self._fetches[digest]
 
-    async def _provide(self, digest: str, user: str) -> None:
+    async def _provide(self, digest: str, user: str, *, is_apart: bool) -> None:
         # A cancelled fetch may not have ended yet.
         async with self._fetching.setdefault(digest, asyncio.Lock()):
             staged = self.cache.attempts.staged(digest)
@@ -231,13 +234,21 @@ class Trees:
                 async with (
                     self._manifests.opened(digest, staged, may_be_there=bool(earlier)) as manifest,
                     self._laid_out(
-                        digest, manifest, folder, user, earlier=earlier, left=left
+                        digest,
+                        manifest,
+                        folder,
+                        user,
+                        is_apart=is_apart,
+                        earlier=earlier,
+                        left=left,
                     ) as assembly,
                 ):
                     if self.cache.is_lasting:
                         # A tree with its name is not checked again, not even after a power loss.
                         await uninterrupted(self._run, partial(flush_filesystem, self.folder))
-                    finish = partial(self.cache.finish, digest, manifest, assembly, user)
+                    finish = partial(
+                        self.cache.finish, digest, manifest, assembly, user, is_apart=is_apart
+                    )
                     await uninterrupted(self._run, finish)
             except asyncio.CancelledError:
                 # The agent stops, or nobody waits any more: the next fetch resumes here.
@@ -258,13 +269,16 @@ class Trees:
         user: str,
         *,
         read_only: bool = True,
+        is_apart: bool = False,
         earlier: Sequence[Path] = (),
         left: Size = _NOTHING,
     ) -> AsyncIterator[Assembly]:
         """Assemble all files of a tree; only its name is missing."""
         tally, began = Tally(), self._clock.monotonic()
         run_whole = self._run_long if manifest.files > _MANY_FILES else self._run
-        async with self._room_for(manifest, user, may_link=read_only, left=left) as (
+        may_link = self._may_link and read_only and not is_apart
+        finding = partial(self._donors, manifest, is_apart=is_apart)
+        async with self._room_for(manifest, user, finding, may_link=may_link, left=left) as (
             reservation,
             donors,
         ):
@@ -276,7 +290,7 @@ class Trees:
                 donors=donors,
                 earlier=earlier,
                 read_only=read_only,
-                may_link=self._may_link,
+                may_link=may_link,
             )
             try:
                 await uninterrupted(self._run, assembly.__enter__)
@@ -312,14 +326,19 @@ class Trees:
 
     @asynccontextmanager
     async def _room_for(
-        self, manifest: StoredManifest, user: str, *, may_link: bool, left: Size
+        self,
+        manifest: StoredManifest,
+        user: str,
+        find: Callable[[], tuple[Donors, Size]],
+        *,
+        may_link: bool,
+        left: Size,
     ) -> AsyncIterator[tuple[Reservation, Donors]]:
         """Reserve room for a tree, and find donors, which are not evicted meanwhile, unless their room is needed."""
         whole = Size.of(manifest.size, manifest.files + manifest.folders)
-        find = partial(self._donors, manifest)
         run = self._run if manifest.encoded_bytes <= SMALL_BYTES else self._run_long
         donors, linked = await uninterrupted(run, find)
-        if not (may_link and self._may_link):
+        if not may_link:
             linked = Size()
         names = donors.trees
         self.cache.lend(names)
@@ -351,9 +370,10 @@ class Trees:
             await uninterrupted(self._run_long, partial(self._room.discard, self._kind, digest))
         self.tell_removed()
 
-    def _donors(self, manifest: StoredManifest) -> tuple[Donors, Size]:
+    def _donors(self, manifest: StoredManifest, *, is_apart: bool) -> tuple[Donors, Size]:
         """Find content of the manifest in the trees fetched last, and the size of whole files among it."""
-        found = self.cache.newest_manifests(large=is_large(manifest.encoded_bytes))
+        is_big = is_large(manifest.encoded_bytes)
+        found = self.cache.newest_manifests(large=is_big, with_apart=is_apart)
         trees = [(path.with_name(path.stem), path) for path in found]
         donors, linked = Donors.of(manifest, trees), Size()
         for entry in manifest.entries if donors.trees else ():

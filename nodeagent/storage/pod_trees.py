@@ -108,8 +108,8 @@ class PodTrees:
             removing=self._removing,
         )
 
-    async def get(self, digest: str, user: str = "") -> Path:
-        """Return the folder of a tree; raises as `Trees.get`, and OSError if the shared folder is missing."""
+    async def get(self, digest: str, user: str = "", *, is_apart: bool = False) -> Path:
+        """Return the folder of a tree; arguments and errors as of `Trees.get`, and OSError if the shared folder is missing."""
         if not is_digest(digest):
             raise ContentError(f"not a digest: {digest[:80]!r}")
         await self._run(self._make_folders)
@@ -119,7 +119,7 @@ class PodTrees:
                 await self._clock.sleep(_LOOK_EVERY_S)
                 continue
             try:
-                await self._fetch(digest, user, lock)
+                await self._fetch(digest, user, lock, is_apart=is_apart)
             finally:
                 await uninterrupted(self._run, lock.release)
         tree = self._folder / "trees" / digest
@@ -209,12 +209,12 @@ class PodTrees:
         finally:
             place.unlink(missing_ok=True)
 
-    async def _fetch(self, digest: str, user: str, lock: HeldLock) -> None:
+    async def _fetch(self, digest: str, user: str, lock: HeldLock, *, is_apart: bool) -> None:
         """Fetch a tree, or resume the fetch of a killed agent; return early if the lock is lost."""
         await self._run_long(self._forget_removals)
         trees = self._make_trees()
         await self._run_long(trees.create)
-        fetching = asyncio.ensure_future(trees.get(digest, user))
+        fetching = asyncio.ensure_future(trees.get(digest, user, is_apart=is_apart))
         beating = asyncio.ensure_future(self._beat(lock))
         try:
             await asyncio.wait({fetching, beating}, return_when=asyncio.FIRST_COMPLETED)

@@ -3,8 +3,8 @@
 ```
 <folder>/<digest>             the tree
 <folder>/<digest>.manifest    its manifest
-<folder>/<digest>.bytes       its bytes, its files and folders, "linked" if it shares files; users with sessions that
-                              requested it; its mtime is the last use
+<folder>/<digest>.bytes       its bytes, its files and folders, "linked" if it shares files, "apart" if it never may; users
+                              with sessions that requested it; its mtime is the last use
 ```
 
 Unfinished fetches beside them: `attempts.py`.
@@ -55,6 +55,7 @@ _DONORS: Final = 8
 _MANIFEST: Final = ".manifest"
 _NOTE: Final = ".bytes"
 _LINKED: Final = "linked"
+_APART: Final = "apart"
 _NOTHING: Final = Size()
 
 log = structlog.get_logger()
@@ -62,31 +63,37 @@ log = structlog.get_logger()
 
 @dataclass(slots=True, kw_only=True)
 class StoredTree:
-    """A cached tree; `size` is None without its note, `own` until its part of shared files is counted."""
+    """A cached tree; `size` is None without its note, `own` until its part of shared files is counted.
+
+    `is_apart`: it may have files that not all users see who have the same content: a number of links would tell them.
+    """
 
     size: int | None = None
     files: int = 0
     users: set[str] = field(default_factory=set)
     used_at: float = 0.0
     is_linked: bool = False
+    is_apart: bool = False
     own: Size | None = None
 
     @classmethod
     def read(cls, note: Path) -> StoredTree:
         """Read the note of this agent or an earlier one; raises OSError, ValueError."""
         first, *users = note.read_text(encoding="utf-8").split("\n")
-        size, files, *rest = [*first.split(" "), "0"][:3]
+        size, files, *words = [*first.split(" "), "0"]
         return cls(
             size=int(size),
             files=int(files),
-            is_linked=rest == [_LINKED],
+            is_linked=_LINKED in words,
+            is_apart=_APART in words,
             users=set(users),
             used_at=note.stat().st_mtime,
         )
 
     def write(self, note: Path) -> None:
         """Write the note."""
-        first = f"{self.size} {self.files}{f' {_LINKED}' if self.is_linked else ''}"
+        words = [_LINKED] * self.is_linked + [_APART] * self.is_apart
+        first = " ".join([f"{self.size} {self.files}", *words])
         write_atomically(note, "\n".join([first, *sorted(self.users)]).encode())
         os.utime(note, (self.used_at, self.used_at))
 
@@ -353,7 +360,15 @@ class TreeFolder:
             with suppress(OSError):
                 os.utime(self.path / f"{digest}{_NOTE}", (now, now))
 
-    def finish(self, digest: str, manifest: StoredManifest, assembly: Assembly, user: str) -> None:
+    def finish(
+        self,
+        digest: str,
+        manifest: StoredManifest,
+        assembly: Assembly,
+        user: str,
+        *,
+        is_apart: bool = False,
+    ) -> None:
         """Note the manifest and the size of a whole tree, and give it its name."""
         is_linked = assembly.linked_bytes > 0
         tree = StoredTree(
@@ -362,6 +377,7 @@ class TreeFolder:
             users={user} - {""},
             used_at=self._clock.time(),
             is_linked=is_linked,
+            is_apart=is_apart,
         )
         with self._turn:
             self.attempts.staged(digest).replace(self.path / f"{digest}{_MANIFEST}")
@@ -415,10 +431,16 @@ class TreeFolder:
             path.rename(doomed)
         return doomed
 
-    def newest_manifests(self, *, large: bool) -> list[Path]:
-        """Return manifests of the trees fetched last, limited in number: large ones, or others."""
+    def newest_manifests(self, *, large: bool, with_apart: bool = False) -> list[Path]:
+        """Return manifests of the trees fetched last, limited in number: large ones, or others.
+
+        `with_apart`: also those of trees that share no files.
+        """
         found = []
         for path in self.path.glob(f"*{_MANIFEST}"):
+            tree = self._trees.get(path.name.removesuffix(_MANIFEST))
+            if tree is not None and tree.is_apart and not with_apart:
+                continue
             with suppress(FileNotFoundError):
                 facts = path.stat()
                 if is_large(facts.st_size) == large:

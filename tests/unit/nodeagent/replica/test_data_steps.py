@@ -29,8 +29,12 @@ DIGESTS = {"fetched": "a" * 64, "big": "b" * 64}
 
 
 class Trees:
-    async def get(self, digest: str, user: str = "") -> Path:
+    def __init__(self) -> None:
+        self.apart: list[bool] = []
+
+    async def get(self, digest: str, user: str = "", *, is_apart: bool = False) -> Path:
         del user
+        self.apart.append(is_apart)
         if digest == DIGESTS["big"]:
             raise NoRoom("no room for 9.0 TB")
         return Path("/cache") / digest
@@ -105,7 +109,7 @@ def shared(tmp_path: Path) -> Path:
 
 def in_place(shared: Path, roots: Sequence[Path]) -> tuple[DataHook, Draft]:
     class Lists(Trees):
-        async def get(self, digest: str, user: str = "") -> Path:
+        async def get(self, digest: str, user: str = "", *, is_apart: bool = False) -> Path:
             del digest, user
             return shared.parents[1] / "list"
 

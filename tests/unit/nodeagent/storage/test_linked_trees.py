@@ -175,6 +175,25 @@ async def test_files_with_another_mode_or_owner_rights_are_not_linked(node: Node
     assert shared(old, newest) == set()
 
 
+async def test_a_tree_with_hidden_files_shares_none(node: Node) -> None:
+    """Else who has the same content, a guess, sees by the links of that file that it is here."""
+    hidden, guess = {"test_label": (b"7",), "open": (b"open",)}, {"guess": (b"7",)}
+    before = await node.trees.get(node.offer({"open": (b"open",)}), "kim")
+    label = await node.trees.get(node.offer(hidden), "kim", is_apart=True)
+    node.start()  # it is known to the next agent, too
+    node.trees.cache.mark_linked([label.name])
+    node.start()
+    guessed = await node.trees.get(node.offer(guess), "lee")
+    both = await node.trees.get(node.offer({"a": (b"7",), "b": (b"open",)}), "kim")
+    again = await node.trees.get(node.offer({"a": (b"7",), "c": (b"open",)}), "kim", is_apart=True)
+    assert {path.stat().st_nlink for path in label.iterdir()} == {1}
+    assert (guessed / "guess").stat().st_nlink == 2  # with its own next version
+    assert (both / "a").samefile(guessed / "guess")
+    assert (both / "b").samefile(before / "open")
+    assert {path.stat().st_nlink for path in again.iterdir()} == {1}
+    assert content_of(again) == {"a": b"7", "c": b"open"}
+
+
 async def test_where_programs_could_write_to_trees_nothing_is_linked(node: Node) -> None:
     """Nor in a checkpoint that a program gets for itself."""
     digest = node.offer(OLD)
