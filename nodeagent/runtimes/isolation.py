@@ -43,7 +43,7 @@ class IsolationFacts:
     `with_accounts` are the levels at which programs can run as users of their own. `user_reason` is
     why `user` failed, if it was tried: relevant only without a stronger level.
     `unmet` is a setting that this machine does not support. `joined_reason` is why programs at level `namespace`
-    cannot be kept from the machine's network; "" if they can.
+    cannot be kept from the machine's network, or from seeing the processes of other users' sessions; "" if they can.
     """
 
     level: Isolation
@@ -91,6 +91,9 @@ def probe_isolation(
                 scratch, machine, Isolation.NAMESPACE, account, python, without_network=True
             )
             joined_reason = cut_off or ""
+            if account is not None and not machine.with_pid:
+                # A program can write into its command line, which all others of the machine read.
+                joined_reason = f"they see other sessions' processes: {reasons[-1]}"
             break
     if trial_id is not None:
         reason = _tried_as_user(scratch, machine, trial_id, python)

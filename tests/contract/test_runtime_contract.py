@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import base64
+import fcntl
 import hashlib
 import json
 import os
@@ -12,6 +13,7 @@ import random
 import shutil
 import signal
 import socket
+import struct
 import subprocess
 import sys
 import tempfile
@@ -1512,6 +1514,19 @@ async def test_datasets_are_read_only(rooted: Bench, tmp_path: Path) -> None:
     assert text.startswith("content")
     assert (data / "file").read_text() == "content"
     assert [path.name for path in data.iterdir()] == ["file"]
+
+
+async def test_no_list_has_the_locks_of_others(rooted: Bench, tmp_path: Path) -> None:
+    """Their byte ranges are 126 bits each, and a program chooses them."""
+    begin = 0x6E736D6C
+    with (tmp_path / "locked").open("wb") as file:
+        lock = struct.pack("@hhqqi4x", fcntl.F_WRLCK, os.SEEK_SET, begin, 77, 0)
+        fcntl.fcntl(file, fcntl.F_OFD_SETLK, lock)
+        assert str(begin) in text_of("/proc/locks")
+        _, text = await run(rooted, rooted.sh("cat /proc/locks; echo read"))
+    assert text.endswith("read\n")
+    # the engine decides what its containers see of /proc
+    assert str(begin) not in text or rooted.isolation is Isolation.CONTAINER
 
 
 async def test_the_host_is_out_of_reach(rooted: Bench, tmp_path: Path) -> None:

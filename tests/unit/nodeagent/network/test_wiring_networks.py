@@ -80,12 +80,12 @@ def test_an_agent_does_not_start_without_networks_that_are_a_condition() -> None
     assert _networks(settings(session_network="own"), in_containers).network is None
 
 
-def test_a_node_says_why_its_sessions_cannot_be_kept_from_the_network() -> None:
+def test_a_node_says_why_its_sessions_cannot_be_kept_to_themselves() -> None:
     joined = replace(PARTED, joined_reason="unshare: not permitted")
     own = NetworkFacts(network=cast("Networks", object()))
-    assert "kept from the network" not in _network_note(settings(), PARTED, own)
+    assert "kept to themselves" not in _network_note(settings(), PARTED, own)
     note = _network_note(settings(), joined, own)
-    assert "sessions cannot be kept from the network: unshare: not permitted" in note
+    assert "sessions cannot be kept to themselves: unshare: not permitted" in note
 
 
 def test_a_node_says_what_its_sessions_share() -> None:
