@@ -64,7 +64,7 @@ from nodeagent.runtimes.interface import DeviceGrant, Isolation
 from nodeagent.runtimes.visits import Visits
 from nodeagent.storage.bucket import Bucket
 from nodeagent.storage.cached_content import Stock
-from nodeagent.storage.checkpoints import Uploads
+from nodeagent.storage.checkpoints import OnlyResult, Uploads
 from nodeagent.storage.datasets import Trees
 from nodeagent.storage.eviction import Store, most_data
 from nodeagent.storage.in_place import InPlaceFolders
@@ -589,7 +589,9 @@ class Agent:
     def _grants(self, uuids: Sequence[str]) -> list[DeviceGrant]:
         return self._devices.grants(uuids)
 
-    def _uploads(self, replica_id: ReplicaId, folder: ReplicaFolder) -> Uploads:
+    def _uploads(
+        self, replica_id: ReplicaId, folder: ReplicaFolder, only: OnlyResult | None
+    ) -> Uploads:
         return Uploads(
             replica_id,
             folder,
@@ -597,6 +599,7 @@ class Agent:
             run=self._parts.run_long,
             pause=self._pause,
             clock=self._parts.clock,
+            only=only,
         )
 
     @asynccontextmanager

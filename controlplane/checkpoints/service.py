@@ -95,11 +95,18 @@ class CheckpointServicer(checkpoints_pb2_grpc.CheckpointServiceServicer):
         return pb.GetCheckpointResponse(checkpoint=message)
 
     async def _loaded(self, session: Session, request: pb.GetCheckpointRequest) -> Checkpoint:
-        """Return a checkpoint by name or tag; for a node, protect it while it is loaded."""
+        """Return a checkpoint by name or tag; for a node, protect it while it is loaded.
+
+        No load by a sealed session is noted: its user would see which of a thousand checkpoints it chose.
+        """
         found = await self._checkpoints.get(session, request.name)
         if not isinstance(caller(), NodeCaller):
             return found
-        await self._checkpoints.loaded(session, found.name, request.for_session or session.id)
+        asking = request.for_session or session.id
+        loading = await self._references.by_id(asking)
+        if loading is not None and loading.spec.is_sealed:
+            return found
+        await self._checkpoints.loaded(session, found.name, asking)
         return await self._checkpoints.get(session, found.name)
 
     async def _shown(

@@ -37,7 +37,9 @@ _payer: ContextVar[Payer] = ContextVar("payer")
 def payer_of(state: LiveState, caller: Caller, session_id: str) -> Payer:
     """Return the payer of a caller's blobs.
 
-    For an agent, it is the owner of the session, if this or the previous attempt ran on the node.
+    For an agent, it is the owner of the session, if this or the previous attempt ran on the node. Nobody pays for what
+    a sealed session sends: its user could read hidden inputs from how much there is. Its agent sends one prediction,
+    which counts for the dataset's owner once the submission has it.
     """
     match caller:
         case UserCaller(user=user):
@@ -46,7 +48,7 @@ def payer_of(state: LiveState, caller: Caller, session_id: str) -> Payer:
             session = state.session(session_id)
             attempts = (session.attempt, session.attempt - 1) if session else ()
             is_its = session and any(node in nodes_of(session, one, None) for one in attempts)
-            if session is None or not is_its:
+            if session is None or not is_its or session.spec.is_sealed:
                 return Payer("", is_agent=True)
             project = session.project or session.owner
             is_counted = state.project(project) is not None  # else its first count includes it

@@ -389,6 +389,8 @@ class Content:
         found = session or await self._history.catalogue.session(session_id)
         if found is None:
             return who
+        if session is not None and session.spec.is_sealed:
+            return f"{who} for  in {session.id}"  # it counts for nobody, and no other session shares it
         is_own = not found.project or found.project == found.owner
         return f"{who} for {found.owner}{'' if is_own else f' in {found.project}'}"
 

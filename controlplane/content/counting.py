@@ -60,6 +60,8 @@ class Counting:
         self._named_projects = projects
         self._projects: frozenset[str] = frozenset()
         self._live: Mapping[str, tuple[str, str]] = {}
+        self.sealed: set[str] = set()
+        """Sealed sessions found so far, by ID: records of sessions are read before what refers to sessions."""
         self._before: Mapping[str, KeptBytes] = {}
         self._before_of_projects: Mapping[str, KeptBytes] = {}
         self._released: Sequence[Release] = ()
@@ -82,7 +84,7 @@ class Counting:
             return otherwise
 
     async def begin(self, live: Mapping[str, tuple[str, str]]) -> None:
-        """Start, before references are read. `live`: owner and project of live sessions by ID."""
+        """Start, before references are read. `live`: owner and project of live sessions by ID, but for sealed ones."""
         self._live = live
         self._projects = frozenset(self._named_projects())
         try:
@@ -103,7 +105,9 @@ class Counting:
                         await self._do(partial(Tally.release, owner=whose, digests=digests), 0)
 
     def holders_of(self, one: Reference) -> tuple[Holder, ...]:
-        """Return the holders charged for it."""
+        """Return the holders charged for it. Nobody is for what a sealed session wrote: see `payer_of`."""
+        if one.session_id in self.sealed and one.kind is not KeptKind.CODE:
+            return ()
         owner, project = one.owner, one.project
         if not owner:
             owner, project = self._live.get(one.session_id, ("", ""))

@@ -274,7 +274,14 @@ class Collector:
         """
         marks = Marks(MARK_BITS)
         live = [stored.value for stored in tuple(self._state.sessions.values())]
-        await counted.begin({session.id: (session.owner, session.project) for session in live})
+        counted.sealed.update(session.id for session in live if session.spec.is_sealed)
+        await counted.begin(
+            {
+                session.id: (session.owner, session.project)
+                for session in live
+                if not session.spec.is_sealed
+            }
+        )
         walk = _Walk(self._objects, marks, done, counted, self._run)
         await walk.roots(
             root._replace(session_id="") for session in live for root in roots_of(session)
@@ -287,7 +294,7 @@ class Collector:
         # They count for the datasets' owners, unless these have removed them.
         there = await self._history.catalogue.versions_among({one.digest for one in datasets})
         await walk.roots(one._replace(owner="") if one.digest in there else one for one in datasets)
-        async for roots, blobs in recorded(self._history, self._run):
+        async for roots, blobs in recorded(self._history, self._run, sealed=counted.sealed):
             await walk.roots(roots)
             await walk.blobs(blobs)
         await counted.sent()
@@ -406,13 +413,19 @@ class _PageRead(NamedTuple):
 
 
 async def recorded(
-    history: History, run: Offload
+    history: History, run: Offload, *, sealed: set[str] | None = None
 ) -> AsyncIterator[tuple[list[Reference], Sequence[Reference]]]:
-    """Yield the history's references page by page: manifests, other blobs; raises ReferencesUnread."""
+    """Yield the history's references page by page: manifests, other blobs; raises ReferencesUnread.
+
+    `sealed`: gets the sealed ones of ended sessions, before what refers to sessions.
+    """
     after: tuple[int | str, ...] | None = ()
     while after is not None:
         page = await history.catalogue.referred(after)
-        yield [*await run(partial(_roots_in, page.records)), *page.roots], page.blobs
+        ended = await run(partial(_sessions_in, page.records))
+        if sealed is not None:
+            sealed.update(one.id for one in ended if one.spec.is_sealed)
+        yield [*(root for one in ended for root in roots_of(one)), *page.roots], page.blobs
         after = page.next
 
 
@@ -429,13 +442,12 @@ def _readable(root: str) -> Iterator[None]:
         ) from error
 
 
-def _roots_in(found: Iterable[bytes]) -> list[Reference]:
-    """Return the references of records of ended sessions. Datasets are kept by their versions, as long as there are any."""
+def _sessions_in(found: Iterable[bytes]) -> list[Session]:
+    """Decode records of ended sessions. Their datasets are kept by their versions, as long as there are any."""
     try:
-        sessions = [etcd_codec.decode_session(record) for record in found]
+        return [etcd_codec.decode_session(record) for record in found]
     except (ValueError, KeyError) as error:
         raise ReferencesUnread("the record of a session cannot be read", why=str(error)) from error
-    return [root for one in sessions for root in roots_of(one)]
 
 
 def roots_of(session: Session) -> Iterator[Reference]:

@@ -17,9 +17,15 @@ if TYPE_CHECKING:
 
 ONLY_REMOVED: Final = "Only nsml rm is valid for submit sessions"
 _IN_WORDS_OF_ITS_PROGRAM: Final = frozenset(
-    {Cause.COMPLETED, Cause.PROGRAM_FAILED, Cause.DATA_FAILED}
+    {
+        Cause.COMPLETED,
+        Cause.PROGRAM_FAILED,
+        Cause.DATA_FAILED,
+        Cause.OUT_OF_MEMORY,
+        Cause.LIMIT_EXCEEDED,
+    }
 )
-"""Causes whose message may have words of the program, or names of its files."""
+"""Causes whose message may have words of the program, names of its files, or how much it took of what."""
 
 
 def check_readable(session: Session) -> None:

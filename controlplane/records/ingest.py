@@ -15,7 +15,6 @@ from controlplane.domain.errors import NotFound
 from controlplane.domain.names import MOST_CHECKPOINT_NAME
 from controlplane.history.records import LATEST_TIME, finite, is_deep, records_of_kind
 from controlplane.history.values import (
-    Channel,
     Checkpoint,
     CheckpointState,
     Chunk,
@@ -85,12 +84,12 @@ class Ingestor:
             self._rationing.check_room()
         wanted, owned = await self._owned(caller, chunks)
         chunks = [chunk for chunk, _ in owned]
-        sealed = [chunk for chunk, session in owned if _is_hidden(chunk, session)]
+        sealed = [chunk for chunk, session in owned if _is_hidden(session)]
         if saved := [one for chunk in chunks for one in self._artifacts(chunk, caller.node)]:
             await self._history.artifacts.tell(saved)
         if sealed:
             wanted |= {chunk.stream: chunk.last + 1 for chunk in sealed}
-            owned = [one for one in owned if not _is_hidden(*one)]
+            owned = [one for one in owned if not _is_hidden(one[1])]
             chunks = [chunk for chunk, _ in owned]
         for chunk in chunks:
             await self._note_checkpoints(chunk, caller.node)
@@ -153,9 +152,9 @@ class Ingestor:
                 _log.warning("media.left_out", session=session_id, files=files)
 
 
-def _is_hidden(chunk: Chunk, session: Session) -> bool:
-    """Whether a chunk has values, media or checkpoints of a sealed session: what nobody reads is not stored."""
-    return session.spec.is_sealed and chunk.stream.channel is Channel.METRIC
+def _is_hidden(session: Session) -> bool:
+    """Whether nobody reads what a session writes: then it is not stored, and its user sees not even how much it was."""
+    return session.spec.is_sealed
 
 
 class _Told(msgspec.Struct):

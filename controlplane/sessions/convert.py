@@ -428,6 +428,10 @@ def session_message(session: Session, *, shows_values: bool) -> sessions_pb2.Ses
         environment = {}
     message = _SESSION.to_message(session)
     _fill_spec(spec, session.owner, message.spec)
+    if session.spec.is_sealed:
+        # Of trees with hidden inputs: who guesses them could see whether it is right.
+        for dataset in message.spec.datasets:
+            dataset.digest = ""
     for change, its_message in zip(session.changes, message.changes, strict=True):
         _set_limit(change, its_message)
     message.simulated = session.is_simulated

@@ -200,7 +200,7 @@ class Collection:
             await self._checkpoints.wait(len(saved))
             await self._uploads.add(*saved)
         for file in noticed.media:
-            self._uploads.media.add(file)
+            self._uploads.add_media(file)
         if noticed.is_paused not in {None, self._is_paused} and not self._has_ended:
             await self._states.wait()
             self._is_paused = noticed.is_paused

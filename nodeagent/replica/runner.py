@@ -47,11 +47,12 @@ from nodeagent.runtimes.interface import (
 )
 from nodeagent.runtimes.shares import is_kept_by_mps, mps_mount
 from nodeagent.safe_paths import open_folder
-from nodeagent.storage.checkpoints import SavedCheckpoint, Uploads
+from nodeagent.storage.checkpoints import OnlyResult, SavedCheckpoint, Uploads
 from nodeagent.storage.outputs import has_new_files, keep_files, take_outputs
 from nsml.common.clock import Clock, Offload
 from nsml.common.concurrency import TaskGroup
 from nsml.spec.output_datasets import output_dataset
+from nsml.spec.submission_exits import PREDICTION
 from nsml.v1 import agents_pb2 as pb
 from nsml.v1 import sessions_pb2 as sessions
 from nsml.view.times import seconds_of
@@ -119,7 +120,7 @@ class RunnerContext:
     mps_folder: Path | None
     sdk_folder: Path | None
     grants: Callable[[Sequence[str]], list[DeviceGrant]]
-    uploads: Callable[[ReplicaId, ReplicaFolder], Uploads]
+    uploads: Callable[[ReplicaId, ReplicaFolder, OnlyResult | None], Uploads]
     collect: Collect
     listen: Callable[[ReplicaId, ReplicaFolder, str], AbstractAsyncContextManager[None]]
     reachable: Callable[[ReplicaId, ReplicaFolder], AbstractContextManager[None]]
@@ -331,7 +332,7 @@ class Runner:
         """
         await told.wait()
         self.has_collected = True
-        uploads = self.place.uploads(self.replica_id, self.folder)
+        uploads = self._uploads()
         async with self.place.collect(self.replica_id, self.folder, uploads, self._paused):
             await asyncio.Event().wait()
         raise AssertionError
@@ -398,7 +399,7 @@ class Runner:
     async def _collect(self, end: pb.ReplicaExit | None) -> None:
         """Send the replica's records while it runs (`end` is None) and after."""
         self.has_collected = True
-        uploads = self.place.uploads(self.replica_id, self.folder)
+        uploads = self._uploads()
         await uploads.restore()
         collecting = self.place.collect(self.replica_id, self.folder, uploads, self._paused)
         async with collecting as collection, TaskGroup() as group:
@@ -416,6 +417,10 @@ class Runner:
             await uploads.finished()
             uploading.cancel()
         self._end(pb.REPLICA_PHASE_FINALIZED, end)
+
+    def _uploads(self) -> Uploads:
+        only = _only_result(self.assignment.spec)
+        return self.place.uploads(self.replica_id, self.folder, only)
 
     async def _note_left(self, uploads: Uploads, end: pb.ReplicaExit) -> None:
         """Send the program's remaining files, once: a later agent finds its folders moved, sent or removed."""
@@ -590,7 +595,7 @@ class Runner:
         )
 
     def _paused(self, is_paused: bool) -> None:
-        if self.assignment.spec.stage == sessions.SESSION_STAGE_PREDICT:
+        if _is_sealed(self.assignment.spec):
             return  # users see it change: a program could tell them hidden inputs so
         if self.phase in {pb.REPLICA_PHASE_RUNNING, pb.REPLICA_PHASE_PAUSED}:
             self._say(pb.REPLICA_PHASE_PAUSED if is_paused else pb.REPLICA_PHASE_RUNNING)
@@ -617,6 +622,19 @@ class Runner:
         self.phase = phase
         self._since = self.place.clock.time()
         self.place.outbox.put(self.replica_id, self.report())
+
+
+def _is_sealed(spec: sessions.SessionSpec) -> bool:
+    """Whether its own user may read nothing that it writes: it sees hidden inputs."""
+    return spec.stage == sessions.SESSION_STAGE_PREDICT
+
+
+def _only_result(spec: sessions.SessionSpec) -> OnlyResult | None:
+    """Return all that a sealed session sends; None: anything."""
+    if not _is_sealed(spec):
+        return None
+    most = spec.environment.get("NSML_PREDICTION_BYTES", "")
+    return OnlyResult(name=PREDICTION, most_bytes=int(most) if most.isdecimal() else 0)
 
 
 def _not_kept(files: SavedCheckpoint) -> str:

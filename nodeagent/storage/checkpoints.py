@@ -153,6 +153,17 @@ class SavedCheckpoint:
         )
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OnlyResult:
+    """All that is sent of a sealed session: its first artifact of this name, of at most so many bytes.
+
+    What nobody reads would tell its user something, too, by how much there is: in figures of storage, say.
+    """
+
+    name: str
+    most_bytes: int
+
+
 _NOT_SENDABLE = (ContentError, OSError, ValueError)
 """Errors of files, and of paths that a program wrote."""
 
@@ -170,6 +181,7 @@ class Uploads:
         run: runs disk work in a thread.
         pause: awaited before a retry.
         clock: times log lines and retries.
+        only: what is sent; None: everything.
     """
 
     def __init__(
@@ -181,7 +193,10 @@ class Uploads:
         run: Offload,
         pause: Callable[[], Awaitable[None]],
         clock: Clock | None = None,
+        only: OnlyResult | None = None,
     ) -> None:
+        self._only = only
+        self._has_result = False
         clock = clock or SystemClock()
         self._said = CountedLog(str(replica_id), clock)
         self._patience = Patience(clock)
@@ -215,7 +230,8 @@ class Uploads:
 
     async def restore(self) -> None:
         """Restore the pending uploads of an earlier agent."""
-        self.media.look()
+        if self._only is None:
+            self.media.look()
         try:
             noted = json.loads(await self._run(self._noted.read_bytes))
         except FileNotFoundError:
@@ -225,6 +241,7 @@ class Uploads:
             return
         saved = [SavedCheckpoint(**{**item, "files": tuple(item["files"])}) for item in noted]
         self._pending = {one.key: one for one in saved}
+        self._has_result = bool(saved)
         self._held = sum(map(_size, self._pending.values()))
         self._tell()
 
@@ -233,7 +250,7 @@ class Uploads:
 
         The others are false reports, or older than a sent one of the same name: they are not sent.
         """
-        newest = {one.folder: one for one in checkpoints}
+        newest = {one.folder: one for one in checkpoints if self._is_wanted(one)}
         missing = await uninterrupted(self._run, partial(self._missing, tuple(newest)))
         lost = [(newest.pop(folder), error) for folder, error in missing.items()]
         for checkpoint, error in lost:
@@ -243,6 +260,20 @@ class Uploads:
             for checkpoint, error in lost[-_MOST_MISSING:]:
                 await self._report_loss(checkpoint, error)
         return list(newest.values())
+
+    def _is_wanted(self, checkpoint: SavedCheckpoint) -> bool:
+        if self._only is None:
+            return True
+        is_it = checkpoint.is_artifact and checkpoint.name == self._only.name
+        if not is_it or self._has_result:
+            return False
+        self._has_result = True
+        return True
+
+    def add_media(self, file: str) -> None:
+        """Send a file of the folder `media`, named by a record."""
+        if self._only is None:
+            self.media.add(file)
 
     def _missing(self, folders: Iterable[str]) -> dict[str, Exception]:
         """Return why each of these cannot be opened, now or later."""
@@ -315,7 +346,8 @@ class Uploads:
     async def finished(self) -> None:
         """Return once nothing is pending: every checkpoint is durable, overwritten or lost, all media sent."""
         await self._idle.wait()
-        await self.media.finished()
+        if self._only is None:
+            await self.media.finished()
 
     async def kept_files(self) -> SavedCheckpoint | None:
         """Wait until the files of the working folder are durable or lost, and return their outcome; None: none were pending."""
@@ -427,7 +459,8 @@ class Uploads:
             opening = opened(self._folder, checkpoint.folder)
             found = await uninterrupted(self._run, partial(stack.enter_context, opening))
             owner = os.geteuid() if found.is_kept else self._folder.run.stat().st_uid
-            packing = partial(_packed, found, checkpoint, owner)
+            most = _LARGEST if self._only is None else self._only.most_bytes
+            packing = partial(_packed, found, checkpoint, owner, most)
             packed = await uninterrupted(self._run, packing)
             digest = await put_tree(
                 self._rpc(),
@@ -607,13 +640,15 @@ def blobs_of(
             yield chain(chain.from_iterable(batches), naming)
 
 
-def _packed(found: Opened, checkpoint: SavedCheckpoint, owner: int) -> Packed:
+def _packed(
+    found: Opened, checkpoint: SavedCheckpoint, owner: int, most_bytes: int = _LARGEST
+) -> Packed:
     """Describe its files; raises CheckpointChanged if they differ from the saved ones.
 
     Files larger than all data on the disk have holes, and could take days to read.
     """
     root = path_of(found.descriptor)
-    most = min(_LARGEST, shutil.disk_usage(root).used)
+    most = min(most_bytes, shutil.disk_usage(root).used)
     _check_seal(found, checkpoint)
     files = tuple(regular_files(found.descriptor)) if checkpoint.is_whole else checkpoint.files
     _refuse_sparse(root, files)

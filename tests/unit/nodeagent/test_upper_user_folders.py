@@ -12,6 +12,7 @@ import threading
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any, NoReturn, TypeVar, cast
 
@@ -26,7 +27,7 @@ from nodeagent.replica.preparation_steps import CodeHook, Draft, PreparationFail
 from nodeagent.replica.requests import Loads, RequestRefused, RequestServer
 from nodeagent.safe_paths import open_folder
 from nodeagent.storage import checkpoints
-from nodeagent.storage.checkpoints import SavedCheckpoint, Uploads
+from nodeagent.storage.checkpoints import OnlyResult, SavedCheckpoint, Uploads
 from nodeagent.storage.datasets import Trees
 from nodeagent.storage.holes import data_bytes
 from nodeagent.storage.reservations import Reservation, Room, Size
@@ -60,6 +61,7 @@ class Bench:
         (self.secret / "key").write_text("secret")
         shared: dict[str, Any] = {"rpc": lambda: rpc, "run": in_thread, "pause": _pause}
         self.uploads = Uploads(REPLICA, self.folder, **shared)
+        self.sealed = partial(Uploads, REPLICA, self.folder, **shared)
         trees = Trees(data / "datasets", **shared)
         self.loads = Loads(trees, data / "staging", **shared)
         trees.create()
@@ -776,3 +778,32 @@ async def test_requests_are_answered_at_a_pace(bench: Bench) -> None:
             assert json.loads(await reader.readline())["error"] == "INVALID"
         writer.close()
     assert 11 < clock.slept < 13
+
+
+async def test_of_a_sealed_session_one_result_is_sent_and_nothing_else(bench: Bench) -> None:
+    """Whatever else it saves: even how much that is would tell its user something."""
+    limit = OnlyResult(name="prediction", most_bytes=4)
+    bench.uploads = bench.sealed(only=limit)
+    await bench.uploads.restore()
+    wanted = ("best", False), ("other", True), ("prediction", True), ("prediction", True)
+    found = [
+        replace(bench.save("%artifact", number, file="data"), name=name, is_artifact=is_artifact)
+        for number, (name, is_artifact) in enumerate(wanted, 1)
+    ]
+    (bench.folder.run / "media").mkdir()
+    (bench.folder.run / "media" / f"{64 * 'a'}-1").write_text("shown")
+    bench.uploads.add_media(f"{64 * 'a'}-1")
+    sent = await bench.uploads.existing(found)
+    assert sent == [found[2]]
+    assert await bench.uploads.existing(found) == []
+    await bench.send(*sent)
+    assert [(one.name, one.why_lost) for one in bench.platform.artifacts] == [("prediction", "")]
+    assert bench.platform.checkpoints == {}
+    assert (bench.folder.run / "media" / f"{64 * 'a'}-1").exists()
+
+    bench.uploads = bench.sealed(only=limit)
+    large = replace(bench.save("%artifact", 9, file="large"), name="prediction", is_artifact=True)
+    await bench.send(*await bench.uploads.existing([large]))
+    [_, lost] = bench.platform.artifacts
+    assert lost.why_lost
+    assert b"large" not in bench.platform.blobs.values()

@@ -58,13 +58,13 @@ MUTANTS = (
     Mutant(
         "what the history has is not looked at",
         object_gc,
-        "yield [*await run(partial(_roots_in, page.records)), *page.roots], page.blobs",
+        "yield [*(root for one in ended for root in roots_of(one)), *page.roots], page.blobs",
         "yield [], page.blobs",
     ),
     Mutant(
         "what ended is not looked at",
         object_gc,
-        "yield [*await run(partial(_roots_in, page.records)), *page.roots], page.blobs",
+        "yield [*(root for one in ended for root in roots_of(one)), *page.roots], page.blobs",
         "yield [*page.roots], page.blobs",
     ),
     Mutant(

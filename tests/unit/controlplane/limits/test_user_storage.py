@@ -25,7 +25,7 @@ from controlplane.datasets.references import parse_dataset
 from controlplane.domain.errors import LimitReached, MissingBlobs
 from controlplane.domain.identity import NodeCaller, User, UserCaller
 from controlplane.domain.limits import NO_LIMITS
-from controlplane.domain.values import Project, Visibility
+from controlplane.domain.values import Project, SessionStage, Visibility
 from controlplane.history.errors import HistoryFenced
 from controlplane.history.sqlite import open_history, tally
 from controlplane.history.sqlite.tally import Tally, TallyFailed
@@ -200,12 +200,19 @@ class World:
             )
         )
 
-    async def end(self, session_id: str, owner: str, bundle: str = "", project: str = "") -> None:
+    async def end(
+        self,
+        session_id: str,
+        owner: str,
+        bundle: str = "",
+        project: str = "",
+        stage: SessionStage | None = None,
+    ) -> None:
         session = builders.session(
             id=session_id,
             owner=owner,
             project=project,
-            spec={"bundle_digest": bundle, "datasets": ()},
+            spec={"bundle_digest": bundle, "datasets": (), "stage": stage},
         )
         self.live.pop(session_id, None)
         await self.history.catalogue.put_session(
@@ -223,12 +230,20 @@ class World:
             term=self.term,
         )
 
-    def run(self, session_id: str, owner: str, *datasets: str, project: str = "") -> None:
+    def run(
+        self,
+        session_id: str,
+        owner: str,
+        *datasets: str,
+        project: str = "",
+        is_sealed: bool = False,
+    ) -> None:
         session = builders.session(id=session_id, owner=owner)
         spec = SimpleNamespace(
             bundle_digest="",
             datasets=[SimpleNamespace(digest=one) for one in datasets],
             initial_checkpoint=None,
+            is_sealed=is_sealed,
         )
         self.live[session_id] = SimpleNamespace(
             value=SimpleNamespace(
@@ -295,6 +310,30 @@ async def test_distinct_bytes_are_counted_by_owner_and_kind(world: World) -> Non
     assert (await world.counted("lee"))["UNUSED"] == BLOB + 4096
     known = (await world.history.kept.all())["kim"]
     assert (known.sent, known.counted_at) == (0, world.clock.time())
+
+
+@pytest.mark.parametrize("is_sealed", [True, False])
+async def test_what_a_sealed_session_sends_counts_for_nobody(world: World, is_sealed: bool) -> None:
+    """Its user would read hidden inputs from the bytes; neither while it runs, nor later, nor unused."""
+    plane = Plane(world)
+    bundle, code = tree("code")
+    await plane.send("kim", code)
+    world.run("s1", "kim", is_sealed=is_sealed)
+    root, saved = tree("a", "b")
+    _, unused = tree("c")
+    await plane.save("s1", saved)
+    await plane.save("s1", unused)
+    assert plane.kept.use("kim").used == BLOB + 4096 + (0 if is_sealed else 3 * BLOB + 2 * 4096)
+    await world.save("s1", "best", root)
+    await world.collector().count()
+    for is_over in (False, True):
+        if is_over:
+            stage = SessionStage.PREDICT if is_sealed else SessionStage.EVALUATE
+            await world.end("s1", "kim", bundle, stage=stage)
+            await world.collector().count()
+        counted = await world.counted("kim")
+        assert counted.get("CHECKPOINTS", 0) == (0 if is_sealed else 2 * BLOB + 4096)
+        assert sum(counted.values()) == BLOB + 4096 + (0 if is_sealed else 3 * BLOB + 2 * 4096)
 
 
 async def test_what_was_sent_counts_until_it_is_counted_also_for_a_new_control_plane(

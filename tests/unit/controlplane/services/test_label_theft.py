@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import contextlib
 import struct
 from collections.abc import AsyncIterator
 
+import grpc.aio
 import numpy as np
 import pytest
 
 from nsml.v1 import boards_pb2, sessions_pb2
 from tests.support.every_answer import Things, every_answer, reading
-from tests.unit.controlplane.rig import Rig, platform
+from tests.unit.controlplane.rig import Rig, Stubs, platform
 from tests.unit.controlplane.services import submissions
 from tests.unit.controlplane.services.submissions import Board
 from tests.unit.controlplane.services.test_boards import dataset, submitted, update
@@ -82,6 +84,12 @@ async def test_no_answer_to_a_participant_has_anything_hidden(
             for what, mark in MARKS.items():
                 assert not any(mark in one for one in found), (method, what)
 
+    # Nor a digest of the tree with the hidden inputs, by which guesses of them could be tried.
+    [own] = [one for one in things["session_id"] if (await seen_by(board.lee, one)) is not None]
+    predict = await seen_by(board.lee, own)
+    assert predict is not None
+    assert [(one.name, one.digest) for one in predict.spec.datasets] == [("kim/digits", "")]
+
     # What is looked for is there: its owner is told.
     theirs = await every_answer(channel, board.kim.metadata, things)
     seen = {
@@ -91,6 +99,13 @@ async def test_no_answer_to_a_participant_has_anything_hidden(
     assert "ContentService/GetBlobs" in seen["labels"] & seen["inputs"]
     assert "SessionService/ReadLogs" in seen["what the evaluation printed"]
     assert "SubmissionService/GetSubmission" in seen["private score"]
+
+
+async def seen_by(who: Stubs, session: str) -> sessions_pb2.Session | None:
+    """A session as a user sees it; None: it does not exist for this user."""
+    with contextlib.suppress(grpc.aio.AioRpcError):
+        return await who.get(session)
+    return None
 
 
 ROWS, SUBMISSIONS = 4_000, 600

@@ -20,7 +20,13 @@ from controlplane.history.values import MediaQuery
 from controlplane.notices.notices import notice_of_end
 from controlplane.tunnels.tunnels import AGENT_SERVICES
 from nsml.spec.submission_exits import PREDICTION
-from nsml.v1 import agents_pb2, artifacts_pb2, checkpoints_pb2, resources_pb2
+from nsml.v1 import (
+    accounts_pb2,
+    agents_pb2,
+    artifacts_pb2,
+    checkpoints_pb2,
+    resources_pb2,
+)
 from nsml.v1 import sessions_pb2 as pb
 from tests.unit.controlplane.rig import Agent, Rig, Stubs, platform, report_of, say_first, until
 from tests.unit.controlplane.services.test_artifacts import commit
@@ -29,6 +35,7 @@ from tests.unit.controlplane.services.test_content import read, send, tree
 from tests.unit.controlplane.services.test_invisible import asking, outcome
 from tests.unit.controlplane.services.test_media import chunk
 from tests.unit.controlplane.services.test_media import told as media
+from tests.unit.controlplane.services.test_rights import save
 from tests.unit.controlplane.services.test_sessions import Ingest, log_chunk, refused
 
 CANARY = "canary-of-the-program"
@@ -225,6 +232,65 @@ async def test_no_message_of_a_sealed_session_has_what_its_program_wrote(rig: Ri
     assert [one for one in seen if CANARY in str(one)] == []
 
 
+@pytest.mark.parametrize("cause", ["OUT_OF_MEMORY", "LIMIT_EXCEEDED"])
+@pytest.mark.parametrize("stage", [SessionStage.PREDICT, SessionStage.EVALUATE])
+async def test_how_much_a_sealed_session_took_is_not_said(
+    rig: Rig, stage: SessionStage, cause: str
+) -> None:
+    """Its program chooses how many files it writes over its limit, say."""
+    kim = await rig.user("kim")
+    agent, session, replica = await running(rig, kim, stage)
+    report = report_of(replica, "FINALIZED", cause=cause, code=137)
+    report.exit.message = f"wrote too much: 1.2 GiB on disk ({CANARY} files)"
+    await agent.say(agents_pb2.ControlRequest(report=report))
+    found = await kim.reaches(session.id, "FAILED")
+    is_sealed = stage is SessionStage.PREDICT
+    assert (CANARY in found.end.message) is not is_sealed
+    assert found.end.exit_code == (1 if is_sealed else 137)
+
+
+@pytest.mark.parametrize("stage", [SessionStage.PREDICT, SessionStage.EVALUATE])
+async def test_which_checkpoints_a_sealed_session_loads_is_not_shown(
+    rig: Rig, stage: SessionStage
+) -> None:
+    """Of a thousand that its user has saved before, each could say a bit."""
+    kim = await rig.user("kim")
+    agent, session, _ = await running(rig, kim, stage)
+    other = await kim.submit(resources=resources_pb2.Resources())
+    await agent.assignments(2)
+    await save(agent, other.id)
+    asked = checkpoints_pb2.GetCheckpointRequest(session=other.id, name="best")
+    loading = checkpoints_pb2.GetCheckpointRequest(for_session=session.id)
+    loading.MergeFrom(asked)
+    assert (await agent.stubs.checkpoints.GetCheckpoint(loading)).checkpoint.digest
+    shown = (await kim.checkpoints.GetCheckpoint(asked)).checkpoint
+    is_noted = stage is not SessionStage.PREDICT
+    assert [one.session for one in shown.users] == [session.name] * is_noted
+    assert shown.hidden_users == 0
+
+
+@pytest.mark.parametrize("stage", [SessionStage.PREDICT, SessionStage.EVALUATE])
+async def test_nothing_of_a_sealed_session_counts_in_its_users_storage(
+    rig: Rig, stage: SessionStage
+) -> None:
+    kim = await rig.user("kim")
+    agent, session, _ = await running(rig, kim, stage)
+
+    async def used() -> int:
+        await rig.plane.core.kept.look()
+        answer = await kim.accounts.GetUsage(accounts_pb2.GetUsageRequest())
+        return answer.usage.kept_bytes
+
+    before = await used()
+    made, blobs = tree(prediction=b"content" * 1000)
+    await send(agent.stubs, blobs, session_id=session.id)
+    given = commit(session.id, 3, digest=made.digest, name=PREDICTION)
+    await agent.stubs.artifacts.CommitArtifact(given)
+    sent = await used()
+    is_counted = stage is not SessionStage.PREDICT
+    assert (sent > before) is is_counted
+
+
 @pytest.mark.parametrize("stage", SessionStage)
 async def test_of_what_a_sealed_session_reports_its_artifacts_alone_are_stored(
     rig: Rig, stage: SessionStage
@@ -233,6 +299,7 @@ async def test_of_what_a_sealed_session_reports_its_artifacts_alone_are_stored(
     _, session, _ = await running(rig, kim, stage)
     history = rig.plane.core.history
     is_stored = stage is not SessionStage.PREDICT
+    assert bool((await history.streams.read_log(session.id)).data) == is_stored
     assert bool(await history.streams.metric_counts(session.id)) == is_stored
     assert bool(await history.streams.listed_summaries([session.id], ())) == is_stored
     shown = await history.media.list(MediaQuery(session_id=session.id), after=None, limit=10)

@@ -16,6 +16,7 @@ from controlplane.domain.values import (
     DeviceShare,
     EpisodeKind,
     Replica,
+    SessionStage,
 )
 from controlplane.history.sqlite import open_history
 from controlplane.history.values import DeviceSample, NodeSample
@@ -210,3 +211,15 @@ async def test_of_what_is_out_of_sight_or_not_running_nothing_stands(
         assert one is not None
         desk.committer.put_session(replace(one, state=state))
         assert await desk.pass_(12, 0.0) == []
+
+
+async def test_nothing_is_said_of_when_a_sealed_session_rests(
+    history: History, clock: HandClock
+) -> None:
+    desk = Desk(history, clock)
+    one = desk.state.session("s")
+    assert one is not None
+    spec = replace(one.spec, stage=SessionStage.PREDICT, submission_id="b1")
+    desk.committer.put_session(replace(one, spec=spec))
+    assert await desk.pass_(300, load=0.0) == []
+    assert desk.episodes == []
