@@ -100,14 +100,25 @@ class Evaluation:
         """
         self._prepare()
         parts, rows = self._parts()
-        scores = [self._score(*part) for part in parts]
         return {
-            "score": scores[0],
-            "private": scores[1] if len(scores) > 1 else None,
+            "score": self._score(*parts[0]),
+            "private": self._private_score(parts[1:]),
             "check": self._score(*parts[0]) if twice else None,
             "standard_error": self._standard_error(),
             "rows": rows,
         }
+
+    def _private_score(self, parts: List[Tuple[str, str]]) -> Optional[str]:
+        """Return the score of the private rows; None: there are none, or it has none.
+
+        Why is for the owner alone. Where a label makes the evaluation fail, such as log(0), a participant who saw that
+        could ask for private labels one by one.
+        """
+        try:
+            return self._score(*parts[0]) if parts else None
+        except EvaluationError as error:
+            print(f"nsml: no private score: {error}", file=sys.stderr, flush=True)
+            return None
 
     def _standard_error(self) -> Optional[float]:
         """Return the standard error of the public score by random groups of its rows; None if it is not known.

@@ -213,6 +213,34 @@ def test_all_rows_public_leaves_no_private_score(scoring: Scoring) -> None:
     assert (result["score"], result["private"]) == ("0.7", None)
 
 
+LOG_LOSS = """
+import argparse, math
+parser = argparse.ArgumentParser()
+parser.add_argument("--prediction")
+parser.add_argument("--test_label_path")
+config = parser.parse_args()
+given = [float(line) for line in open(config.prediction)]
+labels = [int(line) for line in open(config.test_label_path)]
+print(-sum(math.log(p if label else 1 - p) for p, label in zip(given, labels)) / len(labels))
+"""
+
+
+@pytest.mark.parametrize("label", ["0", "1"])
+def test_a_private_label_makes_no_evaluation_fail(scoring: Scoring, label: str) -> None:
+    """Else each submission would ask for one: it predicts 0 for its row, and fails if it is 1."""
+    scoring.program(LOG_LOSS)
+    scoring.labels("1", "0", label)
+    scoring.predicts("0.5", "0.5", "0")
+    scoring.labels("0", "1", name="public_rows")
+    done = scoring.evaluate()
+    assert done.returncode == 0, done.stderr
+    result = scoring.saved()
+    assert float(result["score"]) == pytest.approx(0.6931, abs=1e-4)
+    assert result["private"] == (None if label == "1" else "-0.0")
+    told = "nsml: no private score: evaluation.py ended with code 1"
+    assert (told in done.stderr) == (label == "1")
+
+
 def test_two_label_files_are_two_scores(scoring: Scoring) -> None:
     (scoring.dataset / "test/test_label").unlink()
     scoring.labels(*"0123xxxxxx", name="test_label_public")
