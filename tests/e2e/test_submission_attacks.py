@@ -5,6 +5,7 @@ What programs find and send from within the steps is in `test_label_theft.py`.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import secrets
 import subprocess
@@ -39,6 +40,7 @@ files = [os.readlink(one) for one in names if os.path.lexists(one)]  # not that 
 left = {folder: sorted(os.listdir(folder)) for folder in ("/tmp", "/dev/shm", os.path.dirname(config.prediction))}
 print("has", json.dumps({
     "environ": dict(os.environ),
+    "uid": os.getuid(),
     "path": sys.path,
     "modules": sorted({one.__file__ for one in list(sys.modules.values()) if getattr(one, "__file__", None)}),
     "maps": sorted({line.split()[-1] for line in open("/proc/self/maps") if "/" in line}),
@@ -160,6 +162,7 @@ print("trained")
 """
 GUESSING = """\
 import os
+print("uid", os.getuid(), flush=True)
 for name in sorted(os.listdir("/data/guess")):
     print("links", name, os.stat("/data/guess/" + name).st_nlink, flush=True)
 """
@@ -252,12 +255,14 @@ def test_a_submission_breaks_nothing_but_itself(tmp_path: Path) -> None:
         assert not shown.get("hidden_users")
 
         # Each evaluation had its owner's code and the prediction as a file, and nothing of the participant.
+        uids = set()
         for mode in (*evaluated, "tells"):
             session = found[mode]["steps"][1]["session"]
             said = platform.nsml("logs", session).stdout
             assert "broken out" not in said
             [line] = [line for line in said.splitlines() if line.startswith("has ")]
             has = json.loads(line.removeprefix("has "))
+            uids.add(has["uid"])
             assert not given.keys() & has["environ"].keys() - {"PYTHONPATH"}, has["environ"]
             assert "/app" not in has["environ"]["PYTHONPATH"].split(":")
             places = [*has["modules"], *has["maps"], *has["path"]]
@@ -282,6 +287,27 @@ def test_a_submission_breaks_nothing_but_itself(tmp_path: Path) -> None:
         ran = platform.nsml(*words, cwd=code, environment=lee, timeout_s=120).stdout.split()[0]
         log = platform.nsml("logs", ran, environment=lee).stdout
         assert {line.split()[2] for line in log.splitlines() if line.startswith("links")} == {"1"}
+
+        # Whoever runs on the node later has the account of no step, and of an evaluation nothing is left there.
+        [line] = [line for line in log.splitlines() if line.startswith("uid")]
+        assert int(line.split()[1]) not in uids
+        agent = platform.folder / "data/agent"
+        wait_for(
+            lambda: _with_labels(agent / "replicas", labels) == [], what="the steps' files are gone"
+        )
+        assert {
+            path.stat().st_mode & 0o077 for path in (agent / "datasets", agent / "replicas")
+        } == {0}
+
+
+def _with_labels(folder: Path, labels: list[str]) -> list[Path]:
+    """Files with any of the labels."""
+    found = []
+    for path in folder.rglob("*"):
+        with contextlib.suppress(OSError):  # it is being removed
+            if path.is_file() and any(one.encode() in path.read_bytes() for one in labels):
+                found.append(path)
+    return found
 
 
 def _is_its_own(file: str) -> bool:
