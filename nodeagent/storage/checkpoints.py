@@ -196,7 +196,8 @@ class Uploads:
         only: OnlyResult | None = None,
     ) -> None:
         self._only = only
-        self._has_result = False
+        self._result = ""
+        """Folder of the only result; "": none was reported yet."""
         clock = clock or SystemClock()
         self._said = CountedLog(str(replica_id), clock)
         self._patience = Patience(clock)
@@ -241,7 +242,7 @@ class Uploads:
             return
         saved = [SavedCheckpoint(**{**item, "files": tuple(item["files"])}) for item in noted]
         self._pending = {one.key: one for one in saved}
-        self._has_result = bool(saved)
+        self._result = saved[0].folder if saved else ""
         self._held = sum(map(_size, self._pending.values()))
         self._tell()
 
@@ -265,9 +266,9 @@ class Uploads:
         if self._only is None:
             return True
         is_it = checkpoint.is_artifact and checkpoint.name == self._only.name
-        if not is_it or self._has_result:
+        if not is_it or self._result not in {"", checkpoint.folder}:
             return False
-        self._has_result = True
+        self._result = checkpoint.folder
         return True
 
     def add_media(self, file: str) -> None:
