@@ -2,14 +2,17 @@
 
 import re
 import subprocess
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 import pytest
 
+from nodeagent.engine.client import Engine
 from nodeagent.engine.containers import containers_of
+from nodeagent.engine.images import remove_image
 from tests.e2e.programs import wait_for
-from tests.engines import required_engine, required_image
+from tests.engines import SOCKET, required_engine, required_image
 from tests.support.in_process import Platform
 
 LEVELS = ["processes", pytest.param("containers", marks=pytest.mark.variant)]
@@ -89,6 +92,8 @@ def platform_of(level: str, *options: str) -> Platform:
     return Platform(simulate_gpus=2, options=options)
 
 
+_MADE_IMAGE = re.compile(r"nsml-env:[0-9a-f]{32}(?:\.[0-9]+)?")
+
 HAS_ENDED = 6
 """What `nsml stop` says of a session that came to its end by itself meanwhile."""
 
@@ -107,3 +112,21 @@ def nothing_is_left_in_engine(platform: Platform) -> None:
     engine, _ = required_engine()
     mark = (platform.folder / "data/agent/engine.mark").read_text()
     wait_for(lambda: containers_of(engine, mark) == [], what="containers are gone")
+
+
+@contextmanager
+def without_its_images(platform: Platform) -> Iterator[Platform]:
+    """Run a platform; after its end remove the images that its agent made, with packages on another one."""
+    made: set[str] = set()
+
+    def remove() -> None:
+        for name in made:
+            remove_image(Engine(SOCKET), name)
+
+    with ExitStack() as last, platform as running:
+        last.callback(remove)
+        try:
+            yield running
+        finally:
+            records = (running.folder / "data/agent/images").glob("*.json")
+            made.update(*(_MADE_IMAGE.findall(one.read_text()) for one in records))

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import re
 import shutil
 import uuid
 from pathlib import Path
@@ -12,11 +11,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from nodeagent.engine.client import Engine
-from nodeagent.engine.images import remove_image
-from tests.e2e.platforms import contained_platform
+from tests.e2e.platforms import contained_platform, without_its_images
 from tests.e2e.programs import wait_for, write_program
-from tests.engines import SOCKET
 from tests.support.wheels import make_wheel
 
 if TYPE_CHECKING:
@@ -46,16 +42,8 @@ def platform(mirror: Path) -> Iterator[Platform]:
     listed.write_text("usual\n")
     contained = contained_platform()
     contained.environment["NSML_AGENT_DEFAULT_REQUIREMENTS"] = str(listed)
-    with contained as running:
+    with without_its_images(contained) as running:
         yield running
-        records = (running.folder / "data" / "agent" / "images").glob("*.json")
-        made = {
-            name
-            for one in records
-            for name in re.findall(r"nsml-env:[0-9a-f]{32}(?:\.[0-9]+)?", one.read_text())
-        }
-    for name in made:
-        remove_image(Engine(SOCKET), name)
 
 
 @pytest.mark.variant

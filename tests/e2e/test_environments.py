@@ -14,11 +14,8 @@ import pytest
 from uv import find_uv_bin
 
 from bench.platform import PROGRAMS
-from nodeagent.engine.client import Engine
-from nodeagent.engine.images import remove_image
-from tests.e2e.platforms import contained_platform
+from tests.e2e.platforms import contained_platform, without_its_images
 from tests.e2e.programs import wait_for, write_program
-from tests.engines import SOCKET
 from tests.support.in_process import Platform
 from tests.support.micromamba import make_micromamba, make_package, make_python
 from tests.support.wheels import make_wheel
@@ -50,15 +47,8 @@ def platform(request, mirror):
         with Platform(simulate_gpus=2, options=["--isolation", "namespace"]) as running:
             yield running
         return
-    with contained_platform() as running:
+    with without_its_images(contained_platform()) as running:
         yield running
-        records = (running.folder / "data" / "agent" / "images").glob("*.json")
-        references = [
-            re.findall(r"nsml-env:[0-9a-f]{32}(?:\.[0-9]+)?", one.read_text()) for one in records
-        ]
-    for reference in references:
-        if reference:
-            remove_image(Engine(SOCKET), reference[0])
 
 
 def code_with(platform, text, **files):

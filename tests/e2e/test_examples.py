@@ -2,32 +2,41 @@
 
 from __future__ import annotations
 
+import json
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from nsml.spec.images import asked_image
+from tests.e2e.platforms import LEVELS, end_all, platform_of, without_its_images
 from tests.e2e.programs import wait_for
+from tests.engines import required_image
 from tests.support.in_process import Platform
 from tests.support.nsml_examples import ALL, Example
 
 LONG_S = 240.0
 """Six trainings with environments of their own, and seven submissions of two sessions each."""
+IMAGES = {
+    one.name: asked_image([("setup.py", (one.folder / "setup.py").read_text())]) for one in ALL
+}
+"""What each example names after `#nsml:`."""
 
 
 class Scored:
     """All examples on one platform, trained and submitted at once."""
 
-    def __init__(self, platform: Platform, folder: Path) -> None:
+    def __init__(self, platform: Platform, level: str, folder: Path) -> None:
         self._platform = platform
+        self.level = level
         for one in ALL:
             made = one.make_dataset(folder / one.name)
             platform.nsml("dataset", "push", "-l", one.name, str(made))
             better = "--max" if one.untrained < one.least else "--min"
             platform.nsml("board", "set", one.name, better)
         sessions = {one.name: self._run(one) for one in ALL}
-        for name in sessions.values():
-            self._succeeded(name)
+        self.logs = {name: self._succeeded(session) for name, session in sessions.items()}
         words = f"--epochs 0 --from_session {sessions['shapes']} --from_checkpoint last"
         shapes = next(one for one in ALL if one.name == "shapes")
         sessions["shapes"] = self._run(shapes, "-a", words)
@@ -43,7 +52,9 @@ class Scored:
         )
         return done.stdout.split()[-1]
 
-    def _succeeded(self, name: str) -> None:
+    def _succeeded(self, name: str) -> str:
+        """Wait for the end of a session; what it wrote."""
+
         def ended() -> Any:
             items = self._platform.json("ps", "-a")["items"]
             one = next(item for item in items if item["name"] == name)
@@ -52,6 +63,7 @@ class Scored:
         found = wait_for(ended, timeout_s=LONG_S, what=f"{name} has ended")
         log = self._platform.nsml("logs", name).stdout
         assert found["state"] == "SUCCEEDED", log
+        return log
 
     def _submit(self, *words: str) -> str:
         return self._platform.nsml("submit", "--no-wait", "-o", "name", *words).stdout.split()[-1]
@@ -75,9 +87,29 @@ class Scored:
         return self._platform.json("dataset", "board", name)["items"]
 
 
-@pytest.fixture(scope="module")
-def scored(platform: Platform, tmp_path_factory: pytest.TempPathFactory) -> Scored:
-    return Scored(platform, tmp_path_factory.mktemp("examples"))
+@pytest.fixture(scope="module", params=LEVELS)
+def scored(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Scored]:
+    level = request.param
+    platform = platform_of(level)
+    if level == "containers":
+        _replace_images(platform)
+    with without_its_images(platform) as running:
+        made = Scored(running, level, tmp_path_factory.mktemp("examples"))
+        yield made
+        for one in (made.test, *made.submissions.values()):
+            made.ended(one)
+        end_all(running, level)
+
+
+def _replace_images(platform: Platform) -> None:
+    """Have NSML's images replaced on its node, as an administrator does: no registry has all of them any more."""
+    named = {one for one in IMAGES.values() if one and not one.startswith("nsml/default_ml")}
+    lines = [f"{json.dumps(one)} = {json.dumps(required_image())}" for one in sorted(named)]
+    data = platform.folder / "data"
+    data.mkdir(mode=0o700)
+    (data / "agent.site.toml").write_text("\n".join(["[image_aliases]", *lines, ""]))
 
 
 @pytest.mark.long("the first of them waits for all six trainings")
@@ -91,6 +123,15 @@ def test_it_is_trained_submitted_and_scored(example: Example, scored: Scored) ->
     (entry,) = [one for one in scored.board(example.name) if one["score"] is not None]
     assert (entry["rank"], entry["score"]) == (1, found["score"])
     assert entry["checkpoint"] == example.checkpoint
+
+
+@pytest.mark.long("it may wait for all six trainings")
+def test_logs_say_what_became_of_the_images_that_code_names(scored: Scored) -> None:
+    said = "is not used: this node runs programs without containers"
+    if scored.level == "containers":
+        said = f"is retired: {required_image()} takes its place"
+    for name, image in IMAGES.items():
+        assert f"image {image} {said}" in scored.logs[name]
 
 
 @pytest.mark.long("it may wait for all six trainings")

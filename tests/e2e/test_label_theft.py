@@ -17,13 +17,15 @@ import pytest
 from cli.app import App
 from nsml.client.connect import open_channel
 from nsml.client.contexts import Context
-from tests.e2e.platforms import user_of
+from tests.e2e.platforms import LEVELS, end_all, platform_of, user_of
 from tests.e2e.programs import wait_for, write_program
 from tests.support.every_answer import Things, every_answer
 from tests.support.in_process import Platform
 
 PRIVATE_SCORE = 0.7310585786300049
 ROWS = 4
+COMM = 15
+"""So much of a mark is what the name of a process has room for."""
 LOADER = """\
 def feed_infer(output_file, infer_func):
     with open("/data/marks/test/test_data") as file:
@@ -58,14 +60,15 @@ import atexit, base64, ctypes, fcntl, json, mmap, os, pathlib, re, signal, socke
 
 PORT = 0  # of a listener outside
 HOST = ""  # the folder of the platform
-MARK = re.compile(rb"(?:input|label)-[0-9a-f]{16}")
+MARK = re.compile(rb"(?:input|label)-[0-9a-f]{9,16}")  # the name of a process has room for 15 characters
 NAME = "nsml-theft"
 SKIPPED = ("/proc", "/sys", "/dev/pts", "/usr", "/lib", "/lib64", "/opt", "/bin", "/sbin", "/etc")
 libc = ctypes.CDLL(None, use_errno=True)
 libc.shmat.restype = ctypes.c_void_p
 libc.shmat.argtypes = (ctypes.c_int, ctypes.c_void_p, ctypes.c_int)
 FOLDERS = (
-    "/tmp", "/var/tmp", "/dev/shm", "/app", "/data", "/data/marks", "/data/marks/test", "/nsml", "/sdk", "/run",
+    "/tmp", "/var/tmp", "/dev/shm", "/app", "/data", "/data/marks", "/data/marks/test", "/nsml", "/.nsml", "/sdk",
+    "/run", "/dev/mqueue",
     "/mnt", "/root", "/home", "/etc", "/srv", "/", "/usr/lib", "/opt", sys.prefix, os.path.dirname(json.__file__),
     os.path.expanduser("~/.cache"), os.path.expanduser("~"), "/proc/1/cwd", "/proc/1/root/tmp",
     HOST, HOST + "/data", HOST + "/data/agent", "/sys/fs/cgroup",
@@ -166,6 +169,18 @@ def attempt(action, *arguments, **more):
         return action(*arguments, **more)
     except BaseException:
         return None
+
+
+def reached(port):
+    """The networks that are there, by an address or an interface; a listener outside has that port."""
+    found = []
+    for place in (("127.0.0.1", port), ("192.0.2.1", 53), ("1.1.1.1", 53)):
+        try:
+            socket.create_connection(place, 0.5).close()
+            found.append(place[0])
+        except OSError:
+            pass
+    return found + [name for _, name in socket.if_nameindex() if name != "lo"]
 
 
 def send(data, port):
@@ -287,15 +302,7 @@ def load(folder):
 def infer(data):
     found = {**first, **attack.look()}
     found = {mark: path for mark, path in found.items() if mark not in data}
-    reached = []
-    for place in (("127.0.0.1", attack.PORT), ("192.0.2.1", 53), ("1.1.1.1", 53)):
-        try:
-            socket.create_connection(place, 0.5).close()
-            reached.append(place[0])
-        except OSError:
-            pass
-    found.update((name, "network") for name in reached + [
-        name for _, name in socket.if_nameindex() if name != "lo"])
+    found.update((name, "network") for name in attack.reached(attack.PORT))
     held.append(attack.Last(data))
     attack.leak(data, attack.PORT)
     row = json.dumps({"found": found, "code": SOURCE})
@@ -342,7 +349,7 @@ if config.pause:
 if config.spy:
     spy()
 nsml.save("best")
-print("trained", json.dumps(attack.look()))
+print("trained", json.dumps({"found": attack.look(), "reached": attack.reached(attack.PORT)}))
 """
 
 
@@ -362,8 +369,10 @@ class Outside:
         while True:
             connection, _ = self._tcp.accept()
             connection.settimeout(1)
-            with connection:
-                self.heard.append(b"connected " + connection.recv(4096))
+            heard = b"connected "
+            with connection, contextlib.suppress(OSError):
+                heard += connection.recv(4096)
+            self.heard.append(heard)
 
     def _packets(self) -> None:
         while True:
@@ -383,13 +392,22 @@ def _context(platform: Platform, user: Mapping[str, str]) -> Context:
     return App(environ={**platform.environment, **user}).context
 
 
+def _platform(level: str) -> Platform:
+    """Where sessions run in containers, all but those of submissions have the network of the machine: the widest."""
+    made = platform_of(level)
+    if level == "containers":
+        made.environment["NSML_AGENT_CONTAINER_NETWORK"] = "host"
+    return made
+
+
 @pytest.mark.long("a platform, four sessions, and every rpc about them")
-def test_nothing_hidden_reaches_the_participant(tmp_path: Path) -> None:
+@pytest.mark.parametrize("level", LEVELS)
+def test_nothing_hidden_reaches_the_participant(level: str, tmp_path: Path) -> None:
     inputs = [f"input-{secrets.token_hex(8)}" for _ in range(ROWS)]
     labels = [f"label-{secrets.token_hex(8)}" for _ in range(ROWS)]
     values = [0.25, 0.75, PRIVATE_SCORE, PRIVATE_SCORE]
     outside = Outside()
-    with Platform(simulate_gpus=1) as platform:
+    with _platform(level) as platform:
         lee = user_of(platform, "lee", tmp_path)
         (data := tmp_path / "marks" / "test").mkdir(parents=True)
         (data / "test_data").write_text("".join(f"{one}\n" for one in inputs))
@@ -434,6 +452,12 @@ def test_nothing_hidden_reaches_the_participant(tmp_path: Path) -> None:
             timeout_s=120,
         )
         trained_name = trained.stdout.split()[0]
+        wrote = platform.nsml("logs", trained_name, environment=lee).stdout
+        reached = json.loads(wrote.rpartition("trained ")[2])["reached"]
+        if "127.0.0.1" in reached:
+            wait_for(lambda: outside.heard, what="the listener has it")
+            outside.heard.clear()
+        assert "127.0.0.1" in reached or level == "processes", "the search finds a network"
 
         def looks() -> list[dict[str, str]]:
             whole = platform.nsml("logs", spy, environment=lee).stdout.rpartition("\n")[0]
@@ -462,7 +486,8 @@ def test_nothing_hidden_reaches_the_participant(tmp_path: Path) -> None:
         assert json.loads(told["found"]) == {}
         beside = json.loads(told["beside"])
         assert set(labels) <= set(beside), "the search finds what is there"
-        assert {path.split("/")[1] for path in beside.values()} <= {"data", "tmp"}
+        places = {path.removeprefix("/var").split("/")[1] for path in beside.values()}
+        assert places <= {"data", "tmp"}
         assert all(one in said for one in labels[:2])
 
         steps = [predict, evaluate, trained_name, spy]
@@ -490,7 +515,7 @@ def test_nothing_hidden_reaches_the_participant(tmp_path: Path) -> None:
             "pattern": ["."],
         }
         every |= asyncio.run(_answers(_context(platform, lee), things))
-        marks = [one.encode() for one in (*inputs, *labels, str(PRIVATE_SCORE))]
+        marks = [one.encode()[:COMM] for one in (*inputs, *labels, str(PRIVATE_SCORE))]
         marks.append(struct.pack("<d", PRIVATE_SCORE))
         for where, found in every.items():
             for mark in marks:
@@ -499,6 +524,7 @@ def test_nothing_hidden_reaches_the_participant(tmp_path: Path) -> None:
         found = [f"input-{16 * '0'}", f"input-{16 * '1'}", f"label-{16 * '0'}"]
         assert sorted(last) == ["fetch", *found], "the search finds what is there"
         assert outside.heard == []
+        end_all(platform, level)
 
 
 def _command_lines() -> bytes:
