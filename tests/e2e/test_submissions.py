@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from nodeagent.engine.client import EngineError, translated
+from nodeagent.engine.containers import containers_of
 from tests.e2e.platforms import LEVELS, end_all, platform_of, user_of
 from tests.e2e.programs import wait_for, write_program
+from tests.engines import required_engine
+from tests.support.in_process import Platform
 
 ROWS = range(1, 41)
 LOADER = """\
@@ -29,6 +35,8 @@ with open(config.prediction) as file, open(config.test_label_path) as labels:
 print("evaluated", len(right), "rows")
 print(sum(right) / len(right))
 """
+IN_INFER = "def infer(data):\n"
+PAUSES = "import time; time.sleep(5)"
 PROGRAM = """\
 import argparse, glob, pathlib, socket, sys
 import nsml
@@ -76,6 +84,21 @@ print("trained")
 """
 
 
+def _push(platform: Platform, folder: Path, evaluation: str) -> str:
+    """Push the dataset `triples`, open to everybody but for its hidden parts; its owner."""
+    data = folder / "triples"
+    for name, rows in (("test", ROWS), ("test_submit", range(1, 4))):
+        (data / name).mkdir(parents=True)
+        (data / name / "test_data").write_text("".join(f"{one}\n" for one in rows))
+        (data / name / "test_label").write_text("".join(f"{3 * one}\n" for one in rows))
+    (data / "data_loader.py").write_text(LOADER)
+    program = folder / "evaluation.py"
+    program.write_text(evaluation)
+    platform.nsml("dataset", "push", "-l", "-e", str(program), "triples", str(data))
+    platform.nsml("dataset", "share", "-y", "triples", "--public")
+    return str(platform.json("dataset", "info", "triples")["owner"])
+
+
 @pytest.mark.long(
     "a platform, three sessions for each of three submissions, and a kill of both programs"
 )
@@ -87,17 +110,7 @@ def test_from_a_pushed_dataset_to_a_score(level: str, tmp_path: Path) -> None:
         def theirs(*words: str) -> Any:
             return json.loads(platform.nsml(*words, "-j", environment=lee).stdout)
 
-        data = tmp_path / "triples"
-        for name, rows in (("test", ROWS), ("test_submit", range(1, 4))):
-            (data / name).mkdir(parents=True)
-            (data / name / "test_data").write_text("".join(f"{one}\n" for one in rows))
-            (data / name / "test_label").write_text("".join(f"{3 * one}\n" for one in rows))
-        (data / "data_loader.py").write_text(LOADER)
-        evaluation = tmp_path / "evaluation.py"
-        evaluation.write_text(EVALUATION)
-        platform.nsml("dataset", "push", "-l", "-e", str(evaluation), "triples", str(data))
-        platform.nsml("dataset", "share", "-y", "triples", "--public")
-        owner = platform.json("dataset", "info", "triples")["owner"]
+        owner = _push(platform, tmp_path, EVALUATION)
 
         code = write_program(tmp_path / "code", PROGRAM)
         trained = []
@@ -141,3 +154,61 @@ def test_from_a_pushed_dataset_to_a_score(level: str, tmp_path: Path) -> None:
         seen = platform.json("submission", "info", made)
         assert "evaluated 40 rows" in seen["evaluation_output"]
         end_all(platform, level)
+
+
+class Steps:
+    """The steps of a submission, and what they run in."""
+
+    def __init__(self, platform: Platform, submission: str) -> None:
+        self._platform = platform
+        self._submission = submission
+        self._engine, _ = required_engine()
+
+    def session(self, kind: str) -> str:
+        """The session of a step's last try, "" before it is made."""
+        steps = self._platform.json("submission", "info", self._submission)["steps"]
+        return next((one["session"] or "" for one in steps if one["kind"] == kind), "")
+
+    def kill_container(self, session: str) -> None:
+        """Kill a session's container, as soon as it runs."""
+        (found,) = self._platform.json("ps", "-a", session)["items"]
+        name = wait_for(lambda: self._running(found["id"]), what=f"{session} runs")
+        self._engine.sdk.api.kill(name)
+
+    def _running(self, session_id: str) -> str:
+        mark = (self._platform.folder / "data/agent/engine.mark").read_text()
+        for one in containers_of(self._engine, mark):
+            with contextlib.suppress(EngineError), translated(self._engine.socket):
+                found = self._engine.sdk.api.inspect_container(one.name)
+                if one.replica.startswith(f"{session_id}.") and found["State"]["Running"]:
+                    return one.name
+        return ""
+
+
+@pytest.mark.variant
+@pytest.mark.long("a platform, and two tries of both steps of a submission")
+def test_a_step_whose_container_is_killed_from_outside_is_repeated(tmp_path: Path) -> None:
+    with platform_of("containers") as platform:
+        _push(platform, tmp_path, f"{PAUSES}\n{EVALUATION}")
+        program = PROGRAM.replace(IN_INFER, f"{IN_INFER}    {PAUSES}\n")
+        code = write_program(tmp_path / "code", program)
+        words = ("run", "-g", "0", "-d", "triples", "--wait", "-o", "name")
+        trained = platform.nsml(*words, cwd=code, timeout_s=120).stdout.split()[0]
+        made = platform.nsml("submit", "--no-wait", trained).stdout.split()[0]
+        steps = Steps(platform, made)
+        for kind in ("predict", "evaluate"):
+            first = wait_for(partial(steps.session, kind), what=f"{kind} has a session")
+            steps.kill_container(first)
+            wait_for(partial(_has_other, steps, kind, first), what=f"{kind} has another one")
+
+        def over() -> Any:
+            seen = platform.json("submission", "info", made)
+            return seen if seen["ended_at"] else None
+
+        found = wait_for(over, timeout_s=120, what="it is over")
+        assert (found["state"], found["score"], found["rank"]) == ("SCORED", 1.0, 1)
+        end_all(platform, "containers")
+
+
+def _has_other(steps: Steps, kind: str, first: str) -> bool:
+    return steps.session(kind) not in {"", first}
