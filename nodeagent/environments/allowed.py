@@ -24,7 +24,7 @@ from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING
 
-from nodeagent.environments.errors import EnvironmentFailed
+from nodeagent.environments.errors import ImageUnavailable
 from nsml.common.hosts import is_public
 from nsml.spec.images import (
     DOCKER_HUB,
@@ -88,15 +88,15 @@ class AllowedImages:
         """Return if the registry of a whole `reference` may be asked for it. May wait for DNS.
 
         Raises:
-            EnvironmentFailed: it may not.
+            ImageUnavailable: it may not.
         """
         if why := why_never_pulled(reference):
-            raise EnvironmentFailed(f"image {reference} cannot be used: {why}")
+            raise ImageUnavailable(f"image {reference} cannot be used: {why}")
         if reference in self._always:
             return
         found = [one for one in self._patterns if not one.is_local and one.matches(reference)]
         if not found:
-            raise EnvironmentFailed(
+            raise ImageUnavailable(
                 f"image {reference} is not among the images that sessions may use on this node: {_ADVICE}"
             )
         if any(one.names_host(reference) for one in found):
@@ -105,7 +105,7 @@ class AllowedImages:
         if registry != DOCKER_HUB and not (
             is_public_name(registry) and all(map(is_public, self._addresses(registry)))
         ):
-            raise EnvironmentFailed(
+            raise ImageUnavailable(
                 f"image {reference}: {registry} is not a public registry at its default port, and is"
                 f" asked only where allowed_images names it: {_ADVICE}"
             )

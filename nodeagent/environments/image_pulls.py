@@ -19,8 +19,8 @@ from typing import TYPE_CHECKING
 from nodeagent.engine import private_images
 from nodeagent.engine.client import EngineError, EngineRefused
 from nodeagent.engine.images import find_image, refuse_large_configuration
-from nodeagent.engine.pulls import ask_registry, pull_image
-from nodeagent.environments.errors import EnvironmentFailed
+from nodeagent.engine.pulls import PullFailed, PullProblem, ask_registry, pull_image
+from nodeagent.environments.errors import EnvironmentFailed, ImageUnavailable
 from nodeagent.folders import write_atomically
 from nsml.common.units import size_text
 from nsml.spec.images import (
@@ -46,6 +46,8 @@ if TYPE_CHECKING:
     from nodeagent.environments.image_settings import ImageRequest, ImageSettings
 
 _TELL_EVERY_S = 2.0
+_LASTING = frozenset({PullProblem.ABSENT, PullProblem.PLATFORM, PullProblem.UNANSWERED})
+"""Problems of an image that trying again does not solve."""
 
 
 class ImagePulls:
@@ -413,7 +415,7 @@ class ImagePulls:
                 look=look,
             )
         except EngineRefused as error:
-            raise EnvironmentFailed(f"image {pinned} cannot be pulled: {error}") from None
+            raise _not_pulled(pinned, error) from None
 
     def _pull(self, reference: str, request: ImageRequest, login: Login | None) -> None:
         say = request.say
@@ -447,7 +449,7 @@ class ImagePulls:
                     told_at, told = time.monotonic(), text
                     say(f"Pulling image {reference}: {text}\n".encode())
         except EngineRefused as error:
-            raise EnvironmentFailed(f"image {reference} cannot be pulled: {error}") from None
+            raise _not_pulled(reference, error) from None
 
     def _confirmed(self, key: str) -> Path:
         """File with the id of an image that its registry serves, and that is not the agent's own."""
@@ -460,6 +462,12 @@ class ImagePulls:
 
     def _confirm(self, key: str, image: StoredImage) -> None:
         write_atomically(self._confirmed(key), image.id.encode(), is_durable=True)
+
+
+def _not_pulled(reference: str, error: EngineRefused) -> EnvironmentFailed:
+    is_lasting = isinstance(error, PullFailed) and error.problem in _LASTING
+    kind = ImageUnavailable if is_lasting else EnvironmentFailed
+    return kind(f"image {reference} cannot be pulled: {error}")
 
 
 def pinned_name(reference: str, image: StoredImage) -> str:

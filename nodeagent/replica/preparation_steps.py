@@ -29,7 +29,7 @@ from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 from nodeagent.engine.client import EngineUnreachable
 from nodeagent.engine.watch import EngineWatch
 from nodeagent.environments.dockerfile_builds import Recipe
-from nodeagent.environments.errors import EnvironmentFailed
+from nodeagent.environments.errors import EnvironmentFailed, ImageUnavailable
 from nodeagent.environments.requirements import read_requirements
 from nodeagent.environments.virtualenvs import Environments, lock_of, python_version_of
 from nodeagent.folders import ReplicaFolder, ReplicaId, write_atomically
@@ -75,6 +75,10 @@ T = TypeVar("T")
 _COPIED_AT_ONCE = 1 << 30
 _OLD_S = 24 * 3600.0
 """Older environments may have other packages than a build of now."""
+_ANOTHER_IMAGE = (
+    "; name another one with nsml run --image, or ask the node's administrator to replace it"
+    " (image_aliases)"
+)
 _PYTHON = re.compile(r"python(3(\.\d+)?)?")
 
 
@@ -449,7 +453,10 @@ class ImageHook:
 
 def _not_made(draft: Draft, error: Exception) -> PreparationFailed:
     text = f"the environment could not be made: {error}"
-    if draft.assignment.spec.environment_lock:
+    spec = draft.assignment.spec
+    if isinstance(error, ImageUnavailable) and not (spec.image or spec.dockerfile):
+        text += _ANOTHER_IMAGE
+    if spec.environment_lock:
         text += "; its packages are pinned to another session's lock; --refresh resolves them again"
     return PreparationFailed(cause_of(error, sessions.CAUSE_ENVIRONMENT_FAILED), text)
 

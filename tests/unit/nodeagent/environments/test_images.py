@@ -15,7 +15,7 @@ from nodeagent.engine import private_images
 from nodeagent.engine.client import Engine, EngineUnreachable
 from nodeagent.engine.images import MOST_CONFIGURATION_BYTES, StoredImage
 from nodeagent.engine.pulls import Login, PullFailed, PullProblem, PullProgress
-from nodeagent.environments.errors import EnvironmentFailed
+from nodeagent.environments.errors import EnvironmentFailed, ImageUnavailable
 from nodeagent.environments.image_pulls import ImagePulls, pinned_name
 from nodeagent.environments.image_settings import ImageSettings
 from nodeagent.environments.images import Images
@@ -207,7 +207,7 @@ def test_an_image_that_somebody_pulled_is_used_once_its_registry_has_confirmed_i
     engine.here["lab/private:1"] = image
     engine.refusal = PullFailed(PullProblem.ABSENT)
     for _ in range(2):
-        with pytest.raises(EnvironmentFailed, match=r"cannot be pulled.*gives you no access"):
+        with pytest.raises(ImageUnavailable, match=r"cannot be pulled.*gives you no access"):
             asks(tmp_path, "lab/private:1", "*")
     engine.refusal = None
     for _ in range(2):
