@@ -11,6 +11,7 @@ from controlplane.domain.values import (
     Project,
     Session,
     Stock,
+    TeamQuota,
     Used,
 )
 
@@ -84,6 +85,20 @@ class ProjectRemoved:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class TeamQuotaChanged:
+    """The quota of a competition's teams is new or changed, or teams merged."""
+
+    quota: TeamQuota
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TeamQuotaRemoved:
+    """A competition is over: its teams have no quota any more."""
+
+    competition_id: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class UsedChanged:
     """A project's use of its budget changed."""
 
@@ -107,6 +122,8 @@ Change = (
     | SessionRemoved
     | ProjectChanged
     | ProjectRemoved
+    | TeamQuotaChanged
+    | TeamQuotaRemoved
     | UsedChanged
     | PastChanged
 )

@@ -589,6 +589,7 @@ class Session:
     is moved to the catalogue. `episodes`: the newest times in which it wasted its devices, oldest first
     (`domain/idle.py`). `resume` and `durable` may be an earlier attempt's. `held_cause` is set only while it is
     HELD. `changes`: of its running programs, of all attempts, oldest first; only the last one may be open.
+    `competition_teams`: teams that it counts for, as COMPETITION_ID/TEAM (`TeamQuota`); sorted.
     """
 
     id: str
@@ -626,6 +627,7 @@ class Session:
     changes: tuple[ProgramChange, ...] = ()
     git: GitFacts | None = None
     imported: ImportedFrom | None = None
+    competition_teams: tuple[str, ...] = ()
 
     @property
     def change(self) -> ProgramChange | None:
@@ -861,6 +863,28 @@ class Quota:
     cpu_thousandths: int = 0
     memory_bytes: int = 0
     sessions: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TeamQuota:
+    """How many GPUs the sessions of each team of an open competition may hold at one time.
+
+    Attributes:
+        competition: its name.
+        datasets: OWNER/NAME of the datasets whose sessions count; sorted.
+        gpu_thousandths: of one team; 0: no limit.
+        merged: teams that are part of another one now, with that one.
+    """
+
+    competition_id: str
+    competition: str
+    datasets: tuple[str, ...] = ()
+    gpu_thousandths: int = 0
+    merged: Mapping[str, str] = field(default_factory=lambda: MappingProxyType({}))
+
+    def present(self, team: str) -> str:
+        """Return the team that a team is now a part of, else itself."""
+        return self.merged.get(team, team)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

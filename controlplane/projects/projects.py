@@ -558,20 +558,26 @@ def within_quota(state: LiveState, name: str, request: Request) -> Request:
     stored = state.projects.get(name)
     if stored is None or not never(stored.value, claim_of(request)):
         return request
-    project, gpu, count = stored.value, request.gpu_thousandths, request.replica_count
-    cpu, memory = request.cpu_thousandths, request.memory_bytes
-    most = _bound(project, "gpu_thousandths")
-    if most and gpu * count > most:
-        gpu, count = _sized(most, gpu, count)
+    project = stored.value
+    if most := _bound(project, "gpu_thousandths"):
+        request = within_gpus(most, request)
+    count, cpu, memory = request.replica_count, request.cpu_thousandths, request.memory_bytes
     most = _bound(project, "cpu_thousandths")
     if most and (cpu or DEFAULT_CPU_THOUSANDTHS) * count > most:
         cpu = most // count
     most = _bound(project, "memory_bytes")
     if most and (memory or DEFAULT_MEMORY_BYTES) * count > most:
         memory = most // count
-    return request._replace(
-        gpu_thousandths=gpu, replica_count=count, cpu_thousandths=cpu, memory_bytes=memory
-    )
+    return request._replace(cpu_thousandths=cpu, memory_bytes=memory)
+
+
+def within_gpus(most: int, request: Request) -> Request:
+    """Return the largest part of a request with at most so many thousandths of GPUs in total."""
+    gpu, count = request.gpu_thousandths, request.replica_count
+    if gpu * count <= most:
+        return request
+    gpu, count = _sized(most, gpu, count)
+    return request._replace(gpu_thousandths=gpu, replica_count=count)
 
 
 def _sized(most: int, gpu: int, count: int) -> tuple[int, int]:

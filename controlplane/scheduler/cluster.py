@@ -16,6 +16,8 @@ from controlplane.domain.changes import (
     SessionChanged,
     SessionRemoved,
     StockChanged,
+    TeamQuotaChanged,
+    TeamQuotaRemoved,
     UsedChanged,
 )
 from controlplane.domain.lifecycle import SessionState
@@ -68,7 +70,7 @@ class Cluster:
     Attributes:
         rules: of preemption.
         revision: of the newest change.
-        edits: counts changes of sessions, nodes, allocations and projects.
+        edits: counts changes of sessions, nodes, allocations, projects and team quotas.
         rooms: free capacity of each node.
         queue: waiting sessions.
         entitlements: use and limits of accounts.
@@ -140,6 +142,9 @@ class Cluster:
                     self._bound(change.project.name, change.project.most_priority)
                 elif isinstance(change, ProjectRemoved):
                     self._bound(change.name, Priority.HIGH)
+            case TeamQuotaChanged() | TeamQuotaRemoved():
+                self.entitlements.apply(change)
+                self.edits += 1
             case NodeChanged() | NodeRemoved() | ContactChanged() | StockChanged():
                 self._apply_to_node(change)
 
@@ -294,6 +299,10 @@ class Cluster:
         """List the names of all projects with a record."""
         return self.entitlements.projects()
 
+    def team_quotas(self) -> list[str]:
+        """List the ids of competitions with a quota of teams."""
+        return self.entitlements.teams.competitions()
+
     def newcomers(self) -> list[str]:
         """List sessions queued since the last call that still wait."""
         come = list(self.come)
@@ -317,7 +326,7 @@ class Cluster:
                     is_here is not None,
                     holds,
                 )
-            case ProjectChanged() | ProjectRemoved():
+            case ProjectChanged() | ProjectRemoved() | TeamQuotaChanged() | TeamQuotaRemoved():
                 return self.entitlements.lacks(change)
             case NodeRemoved(name=name):
                 return self.rooms.get(name) is not None

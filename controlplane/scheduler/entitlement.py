@@ -1,4 +1,4 @@
-"""Whether a project lets a session start: its quota (at one time) and its budget (per period).
+"""Whether a project lets a session start: its quota (at one time) and its budget (per period); and teams' quotas.
 
 Quota: a limit of the resources of its running sessions together, and of each member's. Budget: GPU
 time per period (2018 paper, 3.4.1; 2022 paper, "NSML budget system"). If it is used up, no session starts;
@@ -10,18 +10,27 @@ from __future__ import annotations
 from collections import Counter
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from controlplane.domain.changes import PastChanged, ProjectChanged, ProjectRemoved, UsedChanged
+from controlplane.domain.changes import (
+    PastChanged,
+    ProjectChanged,
+    ProjectRemoved,
+    TeamQuotaChanged,
+    TeamQuotaRemoved,
+    UsedChanged,
+)
 from controlplane.domain.policy import viewers_may_see
 from controlplane.domain.values import DAY_S, WHOLE_DEVICE
 from controlplane.scheduler.fair_share import share_of
 from controlplane.scheduler.fit import DEFAULT_CPU_THOUSANDTHS, DEFAULT_MEMORY_BYTES
+from controlplane.scheduler.team_quotas import TeamQuotas
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Mapping, Sequence
 
     from controlplane.domain.plan import FairShare
-    from controlplane.domain.values import Project, Quota, Session, Used
+    from controlplane.domain.values import Project, Quota, Session, TeamQuota, Used
     from controlplane.scheduler.fit import Request
+    from controlplane.scheduler.team_quotas import Shortage
 
 _HOUR_S: Final = 3600
 _MEASURES: Final = {
@@ -95,6 +104,13 @@ def never(project: Project, claim: Claim) -> str:
             most = amount(measure, bound)
             return f"asks for {asked}; {each}project {project.name} may hold {most} at once"
     return ""
+
+
+def never_in_team(quota: TeamQuota, gpu_thousandths: int) -> str:
+    """Return why a session of a competition's team can never start: it asks for more than the team's quota."""
+    asked = amount("gpu_thousandths", gpu_thousandths)
+    most = amount("gpu_thousandths", quota.gpu_thousandths)
+    return f"asks for {asked}; a team of competition {quota.competition} may hold {most} at once"
 
 
 def exhausted(project: Project, claim: Claim, used: Used | None) -> str:
@@ -270,22 +286,32 @@ def _sum(held: list[int], claim: Claim, sign: int) -> None:
 
 
 class Entitlements:
-    """Limits and use of all projects, updated by changes.
+    """Limits and use of all projects, and of competitions' teams, updated by changes.
 
     A project without a record is its user's own, without limits.
 
     Attributes:
         revision: grows when a barred session may be able to start.
+        teams: quotas of teams.
     """
 
     def __init__(self) -> None:
         self.revision = 0
+        self.teams = TeamQuotas()
         self._accounts: dict[str, Account] = {}
         self._holders: dict[str, Holder] = {}
         self._owners: Counter[str] = Counter()
         self._lately: Mapping[str, float] = {}
 
-    def apply(self, change: ProjectChanged | ProjectRemoved | UsedChanged | PastChanged) -> None:
+    def apply(
+        self,
+        change: ProjectChanged
+        | ProjectRemoved
+        | UsedChanged
+        | PastChanged
+        | TeamQuotaChanged
+        | TeamQuotaRemoved,
+    ) -> None:
         """Apply a change."""
         match change:
             case PastChanged(lately=lately):
@@ -298,9 +324,16 @@ class Entitlements:
                 self.remove_project(name)
             case UsedChanged(used=used):
                 self.set_used(used)
+            case TeamQuotaChanged() | TeamQuotaRemoved():
+                self.teams.apply(change)
+                self.revision += 1
 
-    def lacks(self, change: ProjectChanged | ProjectRemoved) -> bool:
+    def lacks(
+        self, change: ProjectChanged | ProjectRemoved | TeamQuotaChanged | TeamQuotaRemoved
+    ) -> bool:
         """Return whether the record in a change differs from the known one."""
+        if isinstance(change, TeamQuotaChanged | TeamQuotaRemoved):
+            return self.teams.lacks(change)
         if isinstance(change, ProjectRemoved):
             return self.project(change.name) is not None
         return self.project(change.project.name) != change.project
@@ -341,8 +374,11 @@ class Entitlements:
                 known.claim == claim
                 and known.account.name == name
                 and known.session.owner == session.owner
+                and known.session.competition_teams == session.competition_teams
             ):
                 known.session = session
+                if session.competition_teams:
+                    self.teams.hold(session, claim.gpu_thousandths)
                 return
             self.release(session.id)
         self.start(session, claim, self.account(name))
@@ -363,6 +399,8 @@ class Entitlements:
         held[3] += sessions
         if account.member_bounds:
             account.add_member(session.owner, claim, 1)
+        if session.competition_teams:
+            self.teams.hold(session, gpu)
 
     def release(self, session_id: str) -> None:
         """Remove a session that holds nothing any more."""
@@ -372,6 +410,9 @@ class Entitlements:
         account = holder.account
         account.drop(holder)
         self._owners[holder.session.owner] -= 1
+        if holder.session.competition_teams:
+            self.teams.release(session_id)
+            self.revision += 1
         if account.project is not None:
             self.revision += 1
         elif not account.holders:
@@ -412,12 +453,24 @@ class Entitlements:
         """Return whether a session holds resources."""
         return session_id in self._holders
 
-    def bars(self, name: str, owner: str, claim: Claim) -> bool:
-        """Return whether a project bars a session now."""
-        return self.account(name or owner).bars(name, owner, claim)
+    def bars(self, name: str, owner: str, claim: Claim, teams: Sequence[str] = ()) -> bool:
+        """Return whether a project, or the quota of a team, bars a session now."""
+        return self.account(name or owner).bars(name, owner, claim) or (
+            bool(teams) and self.teams.bars(teams, claim.gpu_thousandths)
+        )
 
     def refusal(self, session: Session, claim: Claim) -> str:
-        """Return why a session's project bars it, for viewers of the session; "" if it does not."""
+        """Return why a session's project or team bars it, for viewers of the session; "" if none does."""
+        return self._project_refusal(session, claim) or self._team_refusal(session, claim)
+
+    def _team_refusal(self, session: Session, claim: Claim) -> str:
+        teams, gpus = session.competition_teams, claim.gpu_thousandths
+        if (small := self.teams.never(teams, gpus)) is not None:
+            return never_in_team(small, gpus)
+        short = self.teams.short(teams, gpus)
+        return _team_full(short, session, gpus) if short is not None else ""
+
+    def _project_refusal(self, session: Session, claim: Claim) -> str:
         name, owner = session.project or session.owner, session.owner
         account = self._accounts.get(name)
         if account is None or account.project is None:
@@ -442,9 +495,18 @@ class Entitlements:
 
     def short(self, session: Session, claim: Claim) -> tuple[str, list[tuple[Session, int]]]:
         """Return the measure in which a quota is short for a session, and the holders with amounts; ("", []) if none."""
-        name = session.project or session.owner
-        account = self._accounts.get(name)
-        if account is None or account.project is None or self.can_never_start(name, claim):
+        if self.can_never_start(session, claim):
+            return "", []
+        if self._project_refusal(session, claim):
+            return self._short_in_project(session, claim)
+        short = self.teams.short(session.competition_teams, claim.gpu_thousandths)
+        return ("gpu_thousandths", list(short.holders)) if short is not None else ("", [])
+
+    def _short_in_project(
+        self, session: Session, claim: Claim
+    ) -> tuple[str, list[tuple[Session, int]]]:
+        account = self._accounts.get(session.project or session.owner)
+        if account is None or account.project is None:
             return "", []
         if session.owner not in account.project.members:
             return "", []
@@ -457,13 +519,24 @@ class Entitlements:
         ]
 
     def opens_at(self, session: Session, claim: Claim, ends: Callable[[Session], float]) -> float:
-        """Return when quota and budget let a session start at the latest, by the ends of its holders; 0: unknown.
+        """Return when quotas and budget let a session start at the latest, by the ends of their holders; 0: unknown.
 
         Args:
             session: a queued session.
             claim: what it would hold.
             ends: returns the latest end of a session, Unix seconds; 0 if unbounded.
         """
+        opens: list[float] = []
+        if self._project_refusal(session, claim):
+            opens.append(self._project_opens_at(session, claim, ends))
+        by_team = self.teams.opens_at(session.competition_teams, claim.gpu_thousandths, ends)
+        if by_team is not None:
+            opens.append(by_team)
+        return max(opens) if opens and all(opens) else 0.0
+
+    def _project_opens_at(
+        self, session: Session, claim: Claim, ends: Callable[[Session], float]
+    ) -> float:
         name, owner = session.project or session.owner, session.owner
         account = self._accounts.get(name)
         if account is None or account.project is None or owner not in account.project.members:
@@ -495,10 +568,12 @@ class Entitlements:
             return 0.0
         return account.used.until if exhausted(account.project, claim, account.used) else 0.0
 
-    def can_never_start(self, name: str, claim: Claim) -> bool:
+    def can_never_start(self, session: Session, claim: Claim) -> bool:
         """Return whether a session could not start even if nothing else ran."""
-        project = self.project(name)
-        return project is not None and bool(never(project, claim))
+        project = self.project(session.project or session.owner)
+        if project is not None and never(project, claim):
+            return True
+        return self.teams.never(session.competition_teams, claim.gpu_thousandths) is not None
 
 
 def _calendar(project: Project | None) -> tuple[float, ...] | None:
@@ -536,12 +611,26 @@ def _full(account: Account, session: Session, claim: Claim) -> str:
     text = words.format(_number(held[place], unit), amount(measure, bound))
     if held[place] < bound:
         text += f", and this asks for {amount(measure, claim[place])}"
-    holders = _holders(account, among)
-    if measure == "sessions" or not holders:
+    if measure == "sessions":
         return text
-    most = max(holders, key=lambda one: (one.claim[place], one.session.id))
-    if not (its := most.claim[place]):
-        return text
-    is_seen = viewers_may_see(session, most.session)
-    who = most.session.name if is_seen else most.session.owner
-    return f"{text}; {who} holds {_number(its, unit)} of them"
+    holders = ((one.session, one.claim[place]) for one in _holders(account, among))
+    return text + _most_words(session, holders, unit)
+
+
+def _team_full(short: Shortage, session: Session, gpus: int) -> str:
+    """Say which team holds its quota, and who holds the most of it."""
+    most = amount("gpu_thousandths", short.quota.gpu_thousandths)
+    held = _number(short.held, WHOLE_DEVICE)
+    text = f"team {short.team} holds {held} of {most} of competition {short.quota.competition}"
+    if short.held < short.quota.gpu_thousandths:
+        text += f", and this asks for {amount('gpu_thousandths', gpus)}"
+    return text + _most_words(session, short.holders, WHOLE_DEVICE)
+
+
+def _most_words(session: Session, holders: Iterable[tuple[Session, int]], unit: int) -> str:
+    """Say who holds the most of a quota, by name to those who may see both; "": nobody holds any."""
+    most, its = max(holders, key=lambda one: (one[1], one[0].id), default=(session, 0))
+    if not its:
+        return ""
+    who = most.name if viewers_may_see(session, most) else most.owner
+    return f"; {who} holds {_number(its, unit)} of them"

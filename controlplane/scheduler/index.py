@@ -184,6 +184,7 @@ class ClusterIndex:
     def _serve(self, placements: list[Placement], most: float) -> bool:
         """Start sessions that fit, in order; return whether none is left that fits."""
         start, take_first = self._entitlements.start, self._queue.take_first
+        bars_teams = self._entitlements.teams.bars
         started = self._started
         nearest_to, has_stocks = self.cluster.locality.nearest_to, bool(self.cluster.locality)
         fitting = self._fitting()
@@ -199,7 +200,11 @@ class ClusterIndex:
                 return False
             line, account = turn
             fits = line.fits
-            if fits is None or account.bars(line.project, line.owner, line.claim):
+            if (
+                fits is None
+                or account.bars(line.project, line.owner, line.claim)
+                or (line.teams and bars_teams(line.teams, line.claim.gpu_thousandths))
+            ):
                 turns.passed()
                 continue
             waiting = line.first
@@ -234,7 +239,7 @@ class ClusterIndex:
             line is not None
             and line.shape == promise.request
             and promise.session_id not in self._kept
-            and not self._entitlements.bars(line.project, line.owner, line.claim)
+            and not self._entitlements.bars(line.project, line.owner, line.claim, line.teams)
         )
 
     def _reserve(self, now: float) -> None:
@@ -282,7 +287,7 @@ class ClusterIndex:
         heapify(heap)
         while heap:
             (is_patient, *_), line = heappop(heap)
-            if not entitlements.bars(line.project, line.owner, line.claim):
+            if not entitlements.bars(line.project, line.owner, line.claim, line.teams):
                 yield Candidate(
                     line.head.id, line.key.priority, line.shape, not is_patient, line.is_small
                 )
@@ -326,7 +331,7 @@ class ClusterIndex:
             if session is None or line is None:
                 continue
             moves.release(session_id)
-            if not self._entitlements.bars(line.project, line.owner, line.claim):
+            if not self._entitlements.bars(line.project, line.owner, line.claim, line.teams):
                 replicas = self._place_on(place.nodes, line.shape, session_id)
                 if replicas:
                     placements.append(self._start(session, line, replicas))
@@ -340,7 +345,7 @@ class ClusterIndex:
             if session is None or line is None:
                 self.cluster.let_go(session_id)
                 continue
-            if self._entitlements.bars(line.project, line.owner, line.claim):
+            if self._entitlements.bars(line.project, line.owner, line.claim, line.teams):
                 self.cluster.let_go(session_id)
                 continue
             replicas = self._place_on(kept.nodes, line.shape, session_id)
@@ -508,7 +513,7 @@ class ClusterIndex:
                 line.key.priority > Priority.IDLE
                 and line.head.id not in self._kept
                 and self._yielders.may_help(line.key.priority)
-                and not self._entitlements.bars(line.project, line.owner, line.claim)
+                and not self._entitlements.bars(line.project, line.owner, line.claim, line.teams)
             ):
                 yield line
 

@@ -38,12 +38,13 @@ MOST_PUT_OFF_S: Final = 3 * 3_600.0
 
 
 class LineKey(NamedTuple):
-    """Common properties of the sessions in one line; `level` as of `order.level_of`."""
+    """Common properties of the sessions in one line; `level` as of `order.level_of`, `teams` of competitions."""
 
     request: Request
     project: str
     priority: Priority
     level: int
+    teams: tuple[str, ...] = ()
 
     @property
     def account(self) -> str:
@@ -109,8 +110,9 @@ class QueueClass:
 
     Attributes:
         key: their common properties.
-        project: copied from the key for fast access, as the next four.
+        project: copied from the key for fast access, as the next five.
         owner: their user.
+        teams: the teams of competitions that they count for.
         priority: their class.
         level: of their expected service (see session_rank.py).
         count: replicas of each.
@@ -145,6 +147,7 @@ class QueueClass:
         "priority",
         "project",
         "shape",
+        "teams",
     )
 
     def __init__(self, key: LineKey, shape: Request) -> None:
@@ -152,6 +155,7 @@ class QueueClass:
         self.key = key
         self.project = key.project
         self.owner = request.owner
+        self.teams = key.teams
         self.priority = int(key.priority)
         self.level = key.level
         self.count = request.replica_count
@@ -415,7 +419,9 @@ class Queue:
     def _stand(self, waiting: Waiting, level: int) -> None:
         session = waiting.session
         request = asked_by(session)
-        key = LineKey(request, session.project, session.spec.priority, level)
+        key = LineKey(
+            request, session.project, session.spec.priority, level, session.competition_teams
+        )
         line = self._lines.get(key)
         if line is None:
             line = self._lines[key] = QueueClass(key, self._shape_of(request))

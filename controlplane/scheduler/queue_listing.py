@@ -151,7 +151,7 @@ class Order:
         return list(zip(turns, (waiting for _, _, waiting in standings), strict=True))
 
     def _is_barred(self, line: QueueClass) -> bool:
-        return self._entitlements.bars(line.project, line.owner, line.claim)
+        return self._entitlements.bars(line.project, line.owner, line.claim, line.teams)
 
 
 def _place(rest: list[Standing], owed: Collection[str], first: Request) -> int:

@@ -53,7 +53,7 @@ class Places(NamedTuple):
     by_id: dict[str, int]
 
 
-Found: TypeAlias = "dict[tuple[str, str, Request] | Request, Start]"
+Found: TypeAlias = "dict[tuple[str, str, tuple[str, ...], Request] | Request, Start]"
 """Cached start times of requests, and of quotas for them, at one instant."""
 
 
@@ -136,7 +136,7 @@ class QueueQueries:
             return Explanation(reason=kept.words)
         request = self._request_of(session)
         if barred := self._entitlements.refusal(session, claim_of(request)):
-            is_never = self._entitlements.can_never_start(session.project, claim_of(request))
+            is_never = self._entitlements.can_never_start(session, claim_of(request))
             return Explanation(reason=barred, can_ever_fit=not is_never)
         shape, promise = self._rooms.shape_of(request), self._holding.get(session.id)
         if promise is not None:
@@ -203,7 +203,7 @@ class QueueQueries:
         request = self._request_of(session)
         entitled = Start()
         if self._entitlements.refusal(session, claim_of(request)):
-            asked = (session.project, session.owner, request)
+            asked = (session.project, session.owner, session.competition_teams, request)
             if asked not in found:
                 found[asked] = self._entitled(session, request, now)
             entitled = found[asked]

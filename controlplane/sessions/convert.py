@@ -411,7 +411,7 @@ _SESSION: Final = encoder(
     omit=(
         *("spec", "stop", "command", "usage", "episodes", "progress"),
         *("request_id", "request_digest", "owner_id", "bad_attempts"),
-        *("not_before", "settling", "resume", "durable"),
+        *("not_before", "settling", "resume", "durable", "competition_teams"),
     ),
 )
 

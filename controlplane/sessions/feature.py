@@ -20,6 +20,7 @@ from controlplane.projects.feature import projects
 from controlplane.records.feature import last_reports, logs
 from controlplane.secrets.feature import user_secrets
 from controlplane.sessions.after import AfterOthers
+from controlplane.sessions.competition_teams import CompetitionTeams
 from controlplane.sessions.export import Exporter
 from controlplane.sessions.export_loop import Exporting
 from controlplane.sessions.idle_limit import IdleLimits
@@ -130,6 +131,7 @@ def submitter(core: Core) -> Submitter:
         locks=core.shared(environment_locks),
         secrets=core.shared(user_secrets),
         references=core.references,
+        teams=CompetitionTeams(state=core.state, history=core.history),
         clock=core.clock,
         new_id=lambda: "s" + new_id(core.random_bytes),
         answers=core.shared(scheduling).known,

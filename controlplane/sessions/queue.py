@@ -14,8 +14,9 @@ from controlplane.domain.lifecycle import SessionState
 from controlplane.domain.limits import NO_TIME_LIMITS, TimeLimits
 from controlplane.domain.policy import ALLOW, CHANGE, SEE, may
 from controlplane.domain.values import Cause
-from controlplane.projects.projects import check_entitled, there_for, within_quota
+from controlplane.projects.projects import check_entitled, there_for
 from controlplane.scheduler import MaxCapacity, request_of
+from controlplane.sessions.competition_teams import check_team_quotas, within_quotas
 from controlplane.sessions.convert_queue import queued_message, to_supposed, waiting_message
 from controlplane.sessions.validation import check_supposed
 from nsml.spec.held_causes import held_words
@@ -114,17 +115,19 @@ class QueueView:
             raise NotWaiting(f"session {session.name} does not wait: it {doing}")
         spec = check_supposed(to_supposed(change, answers.counted(session).spec), self._time_limits)
         extent = MaxCapacity(stored.value for stored in self._state.nodes.values())
-        name = session.project or session.owner
+        name, teams = session.project or session.owner, session.competition_teams
         nearest = Alternatives(
             extent,
-            partial(within_quota, self._state, name),
+            partial(within_quotas, self._state, name, teams),
             session=session.name,
             own=request_of(session.owner, session.spec),
         )
-        if refusal := refusal_of(nearest, request_of(session.owner, spec), spec.image):
+        request = request_of(session.owner, spec)
+        if refusal := refusal_of(nearest, request, spec.image):
             raise refusal
         owner = User(name=session.owner, team=session.team)
         check_entitled(self._state, owner, session.project, spec, nearest)
+        check_team_quotas(self._state, teams, request, nearest)
         supposed = answers.what_if(session.id, spec, self._clock.time())
         if supposed is None:
             raise NotWaiting(f"session {session.name} does not wait: it is being placed")

@@ -18,6 +18,8 @@ from controlplane.domain.changes import (
     ProjectRemoved,
     SessionChanged,
     SessionRemoved,
+    TeamQuotaChanged,
+    TeamQuotaRemoved,
 )
 from controlplane.scheduler import RULES, ClusterIndex, QueueQueries, Rules
 from controlplane.sessions.placement import place
@@ -192,6 +194,7 @@ class Scheduling:
             if held := state.allocations.get(name):
                 yield AllocationChanged(allocation=held.value)
         yield from self._projects(index)
+        yield from self._team_quotas(index)
         for session_id in list(state.sessions):
             if known := state.session(session_id):
                 yield SessionChanged(session=known)
@@ -205,6 +208,13 @@ class Scheduling:
             yield ProjectChanged(project=project.value)
         for name in [one for one in index.cluster.projects() if self._state.project(one) is None]:
             yield ProjectRemoved(name=name)
+
+    def _team_quotas(self, index: ClusterIndex) -> Iterator[Change]:
+        for quota in list(self._state.team_quotas.values()):
+            yield TeamQuotaChanged(quota=quota.value)
+        for one in index.cluster.team_quotas():
+            if one not in self._state.team_quotas:
+                yield TeamQuotaRemoved(competition_id=one)
 
     async def _retell(self) -> None:
         """Announce sessions with changed wait reasons to viewers."""

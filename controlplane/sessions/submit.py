@@ -41,9 +41,10 @@ from controlplane.domain.values import (
 )
 from controlplane.history.values import CheckpointState
 from controlplane.limits.admission import Batch
-from controlplane.projects.projects import check_entitled, check_keep, within_quota
+from controlplane.projects.projects import check_entitled, check_keep
 from controlplane.scheduler import MaxCapacity, request_of
 from controlplane.sessions.after import unmet_words
+from controlplane.sessions.competition_teams import check_team_quotas, within_quotas
 from controlplane.sessions.new_sessions import put_sessions
 from controlplane.sessions.validation import Submission, validated
 from controlplane.state.live_usage import record_size
@@ -71,6 +72,7 @@ if TYPE_CHECKING:
     from controlplane.history.sql.history import History
     from controlplane.limits.admission import Admission
     from controlplane.scheduler import QueueQueries
+    from controlplane.sessions.competition_teams import CompetitionTeams
     from controlplane.state.live_state import LiveState
     from controlplane.state.references import References
     from controlplane.store.interface import Compare, KeyValueStore
@@ -96,7 +98,7 @@ class _Pending:
     """A submission waiting to be written; at revision `checked` its request had no session.
 
     `origin`: its source session. `entitled`: the condition that its project still accepts it. `size`: approximate
-    bytes of its record.
+    bytes of its record. `teams`: teams of competitions that it counts for.
     """
 
     submission: Submission
@@ -106,6 +108,7 @@ class _Pending:
     entitled: Compare | None
     checked: int
     done: asyncio.Future[Session | None]
+    teams: tuple[str, ...] = ()
 
 
 class Submitter:
@@ -133,6 +136,7 @@ class Submitter:
         locks: EnvironmentLocks,
         secrets: Secrets,
         references: References,
+        teams: CompetitionTeams,
         clock: Clock,
         new_id: Callable[[], str],
         answers: Callable[[], QueueQueries | None],
@@ -153,6 +157,7 @@ class Submitter:
         self._locks = locks
         self._secrets = secrets
         self._references = references
+        self._teams = teams
         self._clock = clock
         self._new_id = new_id
         self._answers = answers
@@ -201,16 +206,15 @@ class Submitter:
             await self._check_content(submission.owner, spec, source)
             await self._check_initial(submission.owner, initial)
             await self._locks.check_same(source, spec.environment_lock)
-            entitled = check_entitled(
-                self._state, submission.owner, submission.project, spec, self._nearest(submission)
-            )
-            self._check_fit(submission, spec)
+            teams = await self._teams.of(submission.owner, spec.datasets)
+            entitled = self._check_possible(submission, spec, teams)
             if self._admission is not None and not is_counted:
                 self._admission.write(submission.owner.name, size)
                 await self._count_for_project(submission, spec)
                 is_counted = True
             done: asyncio.Future[Session | None] = asyncio.get_running_loop().create_future()
-            self._queue.append(_Pending(submission, spec, origin, size, entitled, checked, done))
+            pending = _Pending(submission, spec, origin, size, entitled, checked, done, teams)
+            self._queue.append(pending)
             self._wake.set()
             session = await done
             if session is not None:
@@ -239,9 +243,8 @@ class Submitter:
                 return earlier
             size = self._admitted(submission, spec, origin)
             await self._check_kept(owner, spec)
-            nearest = self._nearest(submission)
-            entitled = check_entitled(self._state, owner, submission.project, spec, nearest)
-            self._check_fit(submission, spec)
+            # What the platform makes for a submission is not its team's use of GPUs.
+            entitled = self._check_possible(submission, spec, teams=())
             if self._admission is not None and not is_counted:
                 self._admission.write(owner.name, size)
                 await self._count_for_project(submission, spec)
@@ -275,11 +278,9 @@ class Submitter:
         await self._locks.check_same(source, spec.environment_lock)
         found = await self._found(submission)
         await self._secrets.check(submission.owner, spec.secrets)
-        check_entitled(
-            self._state, submission.owner, submission.project, spec, self._nearest(submission)
-        )
         await self._after(submission)
-        self._check_fit(submission, replace(spec, datasets=found))
+        teams = await self._teams.of(submission.owner, found)
+        self._check_possible(submission, replace(spec, datasets=found), teams)
         self._content.check_project_full(submission.project or submission.owner.name)
 
     def _kept(self, submission: Submission) -> str:
@@ -422,7 +423,7 @@ class Submitter:
     def _admitted(self, submission: Submission, spec: SessionSpec, origin: Origin | None) -> int:
         """Return the size of its record; raises if its user or project may have no more sessions."""
         owner = submission.owner.name
-        size = record_size(_session(submission, spec, origin, id="", number=0, now=0.0))
+        size = record_size(_session(submission, spec, origin, (), id="", number=0, now=0.0))
         if self._admission is not None:
             self._admission.check_session(owner, submission.project or owner, size)
         return size
@@ -473,16 +474,20 @@ class Submitter:
                 attempt="more with --disk, or leave files out with a line in .nsmlignore",
             )
 
-    def _check_fit(self, submission: Submission, spec: SessionSpec) -> None:
-        request = request_of(submission.owner.name, spec)
-        if error := refusal_of(self._nearest(submission), request, spec.image):
+    def _check_possible(
+        self, submission: Submission, spec: SessionSpec, teams: tuple[str, ...]
+    ) -> Compare | None:
+        """Raise unless quotas and nodes can let it start; return the condition that its project accepts it."""
+        owner, name = submission.owner, submission.project or submission.owner.name
+        nearest = Alternatives(self._extent(), partial(within_quotas, self._state, name, teams))
+        request = request_of(owner.name, spec)
+        entitled = check_entitled(self._state, owner, submission.project, spec, nearest)
+        check_team_quotas(self._state, teams, request, nearest)
+        if error := refusal_of(nearest, request, spec.image):
             raise error
         if submission.no_queue:
-            self._check_free(submission, spec)
-
-    def _nearest(self, submission: Submission) -> Alternatives:
-        name = submission.project or submission.owner.name
-        return Alternatives(self._extent(), partial(within_quota, self._state, name))
+            self._check_free(submission, spec, teams)
+        return entitled
 
     def _extent(self) -> MaxCapacity:
         """Return the nodes' maximum capacity; recomputed when nodes change."""
@@ -492,12 +497,14 @@ class Submitter:
             self._known_extent = (changes, MaxCapacity(nodes))
         return self._known_extent[1]
 
-    def _check_free(self, submission: Submission, spec: SessionSpec) -> None:
+    def _check_free(
+        self, submission: Submission, spec: SessionSpec, teams: tuple[str, ...]
+    ) -> None:
         """Raise NoCapacity if the session would wait in the queue; only the leader knows."""
         answers, now = self._answers(), self._clock.time()
         if answers is None:
             raise NotLeader("")
-        session = _session(submission, spec, None, id=self._new_id(), number=0, now=now)
+        session = _session(submission, spec, None, teams, id=self._new_id(), number=0, now=now)
         waits = answers.would_start(session, now).deferral
         if waits is not None:
             raise NoCapacity(
@@ -585,6 +592,7 @@ class Submitter:
                 pending.submission,
                 pending.spec,
                 pending.origin,
+                pending.teams,
                 id=self._new_id(),
                 number=last[counter],
                 now=self._clock.time(),
@@ -637,6 +645,7 @@ def _session(
     submission: Submission,
     spec: SessionSpec,
     origin: Origin | None,
+    teams: tuple[str, ...],
     *,
     id: str,  # noqa: A002
     number: int,
@@ -661,4 +670,5 @@ def _session(
         git=submission.git,
         state=SessionState.HELD if spec.after else SessionState.QUEUED,
         held_cause=HeldCause.AFTER if spec.after else None,
+        competition_teams=teams,
     )

@@ -25,9 +25,11 @@ from controlplane.domain.changes import (
     SessionChanged,
     SessionRemoved,
     StockChanged,
+    TeamQuotaChanged,
+    TeamQuotaRemoved,
     UsedChanged,
 )
-from controlplane.domain.values import Allocation, Node, Project, Session, Stock
+from controlplane.domain.values import Allocation, Node, Project, Session, Stock, TeamQuota
 from controlplane.scheduler.fair_share import HALF_LIFE_S
 from controlplane.state.charge_totals import Accounts
 from controlplane.state.hold_times import HoldTimes
@@ -65,10 +67,11 @@ class Removal:
 
 
 class StateCache:
-    """Live sessions, nodes, allocations, projects and counters; nothing here blocks.
+    """Live sessions, nodes, allocations, projects, team quotas and counters; nothing here blocks.
 
     Attributes:
         sessions, nodes, allocations, projects, counters: by id, name, node name, name and key.
+        team_quotas: of the teams of open competitions, by competition id.
         revision: everything up to here has been seen; single keys may be ahead of it.
         node_changes: number of nodes added, removed or changed so far.
         newest: the highest revision of any key.
@@ -94,6 +97,7 @@ class StateCache:
         self.nodes: dict[str, Stored[Node]] = {}
         self.allocations: dict[str, Stored[Allocation]] = {}
         self.projects: dict[str, Stored[Project]] = {}
+        self.team_quotas: dict[str, Stored[TeamQuota]] = {}
         self.counters: dict[str, Stored[int]] = {}
         self.silent: frozenset[str] = frozenset()
         self.stocks: dict[str, Stock] = {}
@@ -199,7 +203,7 @@ class StateCache:
     def everything(self) -> Iterator[Change]:
         """Yield the whole state as changes from nothing; sessions in the order of submission.
 
-        For one pass: contacts and allocations come before their nodes, and projects before sessions.
+        For one pass: contacts and allocations come before their nodes, projects and team quotas before sessions.
         """
         for name in self.silent:
             yield ContactChanged(name=name, is_silent=True)
@@ -211,6 +215,8 @@ class StateCache:
             yield StockChanged(name=name, stock=stock)
         for project in self.projects.values():
             yield ProjectChanged(project=project.value)
+        for quota in self.team_quotas.values():
+            yield TeamQuotaChanged(quota=quota.value)
         yield PastChanged(lately=self.lately)
         sessions = [one.value for one in self.sessions.values()]
         sessions.sort(key=lambda one: (not one.state.holds_devices, one.created_at, one.id))
@@ -227,6 +233,8 @@ class StateCache:
             yield etcd_codec.allocation_key(name), allocation.revision
         for name, project in self.projects.items():
             yield etcd_codec.project_key(name), project.revision
+        for competition_id, quota in self.team_quotas.items():
+            yield etcd_codec.team_quota_key(competition_id), quota.revision
         for key, counter in self.counters.items():
             yield key, counter.revision
 
@@ -260,6 +268,8 @@ class StateCache:
                 is_taken = self.put_node(etcd_codec.decode_node(value), revision)
             case "project" if self._is_news(self.projects.get(rest), revision):
                 is_taken = self.put_project(etcd_codec.decode_project(value), revision)
+            case "team-quota" if self._is_news(self.team_quotas.get(rest), revision):
+                is_taken = self.put_team_quota(etcd_codec.decode_team_quota(value), revision)
             case "counter" if self._is_news(self.counters.get(key), revision):
                 is_taken = self.put_counter(key, etcd_codec.decode_counter(value), revision)
         return is_taken
@@ -340,6 +350,16 @@ class StateCache:
         self.retell_project(project.name)
         return True
 
+    def put_team_quota(self, quota: TeamQuota, revision: int) -> bool:
+        """Set the quota of a competition's teams written at `revision`, if newer."""
+        if not self._is_news(self.team_quotas.get(quota.competition_id), revision):
+            return False
+        self.team_quotas[quota.competition_id] = Stored(quota, revision)
+        self.newest = max(self.newest, revision)
+        key = etcd_codec.team_quota_key(quota.competition_id)
+        self.subscriptions.tell(key, TeamQuotaChanged(quota=quota))
+        return True
+
     def retell_project(self, name: str) -> None:
         """Publish a project again: it changed, or data about it did."""
         if project := self.project(name):
@@ -384,11 +404,21 @@ class StateCache:
                     self.node_changes += 1
                     self.subscriptions.tell(key, NodeRemoved(name=rest))
             case "project" if self._is_news(self.projects.get(rest), revision):
-                if self.projects.pop(rest, None):
-                    self.accounts.remove_project(rest)
-                    self.subscriptions.tell(key, ProjectRemoved(name=rest))
+                self._remove_project(rest)
+            case "team-quota" if self._is_news(self.team_quotas.get(rest), revision):
+                self._remove_team_quota(rest)
             case "counter" if self._is_news(self.counters.get(key), revision):
                 self.counters.pop(key, None)
+
+    def _remove_project(self, name: str) -> None:
+        if self.projects.pop(name, None):
+            self.accounts.remove_project(name)
+            self.subscriptions.tell(etcd_codec.project_key(name), ProjectRemoved(name=name))
+
+    def _remove_team_quota(self, competition_id: str) -> None:
+        if self.team_quotas.pop(competition_id, None):
+            change = TeamQuotaRemoved(competition_id=competition_id)
+            self.subscriptions.tell(etcd_codec.team_quota_key(competition_id), change)
 
     def _remove_session(self, session_id: str, revision: int) -> None:
         stored = self.sessions.pop(session_id, None)

@@ -33,6 +33,7 @@ from controlplane.domain.values import (
     Resources,
     Session,
     SessionSpec,
+    TeamQuota,
     Usage,
 )
 from controlplane.store.interface import Put, Transaction
@@ -45,6 +46,7 @@ SESSIONS: Final = "session/"
 ALLOCATIONS: Final = "alloc/"
 NODES: Final = "node/"
 PROJECTS: Final = "project/"
+TEAM_QUOTAS: Final = "team-quota/"
 NAMES: Final = "name/"
 REQUESTS: Final = "request/"
 COUNTERS: Final = "counter/"
@@ -73,6 +75,11 @@ def node_key(node: str) -> str:
 def project_key(name: str) -> str:
     """Key of a project."""
     return PROJECTS + name
+
+
+def team_quota_key(competition_id: str) -> str:
+    """Key of the quota of a competition's teams."""
+    return TEAM_QUOTAS + competition_id
 
 
 def name_key(name: str) -> str:
@@ -291,6 +298,10 @@ decode_cluster: Final = _CLUSTER.decode
 _PROJECT: Final = codec(Project, pb.ProjectRecord)
 encode_project: Final = _PROJECT.encode
 decode_project: Final = _PROJECT.decode
+
+_TEAM_QUOTA: Final = codec(TeamQuota, pb.TeamQuotaRecord)
+encode_team_quota: Final = _TEAM_QUOTA.encode
+decode_team_quota: Final = _TEAM_QUOTA.decode
 
 _NOTICE: Final = codec(Notice, pb.NoticeRecord)
 encode_notice: Final = _NOTICE.encode

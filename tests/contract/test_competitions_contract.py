@@ -65,6 +65,7 @@ SETTINGS = CompetitionSettings(
     by_invitation=True,
     team_size=7,
     mergers_until=12.5,
+    gpu_thousandths=2500,
     visibility=Visibility.PUBLIC,
 )
 
@@ -195,6 +196,32 @@ async def test_what_a_rule_returns_is_stored(history: History) -> None:
         (),
     )
     assert await competitions.change("c9", rule) is None
+
+
+async def test_the_teams_of_a_user_in_some_competitions(history: History) -> None:
+    competitions = history.competitions
+    for number in (1, 2, 3):
+        await competitions.create(competition(number))
+        await competitions.change(f"c{number}", filled)
+    assert await competitions.teams_of("lee", "lee-1", ["c1", "c3", "c9"]) == ("c1/lee", "c3/lee")
+    assert await competitions.teams_of("lee", "an earlier lee's", ["c1"]) == ()
+    assert await competitions.teams_of("sam", "sam-1", ["c1"]) == ()
+
+
+async def test_which_teams_merged(history: History) -> None:
+    competitions = history.competitions
+    await competitions.create(competition())
+    await competitions.change("c1", filled)
+    assert await competitions.merged("c1") == {}
+
+    def merge(facts: Facts) -> Facts:
+        [lee, park] = facts.teams
+        both = Team(name="both", founder="lee", created_at=12.0)
+        return replace(facts, teams=(replace(lee, merged_into="both"), park, both))
+
+    await competitions.change("c1", merge)
+    assert await competitions.merged("c1") == {"lee": "both"}
+    assert await competitions.merged("c2") == {}
 
 
 async def test_a_rule_that_refuses_changes_nothing(history: History) -> None:

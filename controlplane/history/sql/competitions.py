@@ -143,6 +143,31 @@ class SqlCompetitions:
         )
         return frozenset(rows)
 
+    async def teams_of(
+        self, user_name: str, user_id: str, competitions: Sequence[str]
+    ) -> tuple[str, ...]:
+        """Return a user's teams in some competitions, as participant keys, sorted."""
+        places = ", ".join("?" * len(competitions))
+        rows = await select(
+            self._database,
+            "SELECT competition_id, team FROM competition_members WHERE user_name = ?"
+            f" AND user_id = ? AND competition_id IN ({places}) ORDER BY competition_id, team",
+            (user_name, user_id, *competitions),
+            lambda row: participant_key(str(row[0]), str(row[1])),
+        )
+        return tuple(rows)
+
+    async def merged(self, competition_id: str) -> dict[str, str]:
+        """Return the teams of a competition that merged into others, each with that one."""
+        rows = await select(
+            self._database,
+            "SELECT name, merged_into FROM competition_teams WHERE competition_id = ?"
+            " AND merged_into <> '' ORDER BY name",
+            (competition_id,),
+            lambda row: (str(row[0]), str(row[1])),
+        )
+        return dict(rows)
+
     async def get(self, competition_id: str) -> Competition | None:
         """Return a competition; None: there is none."""
         return await select_one(

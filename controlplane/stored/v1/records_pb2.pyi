@@ -7,7 +7,7 @@ from typing import ClassVar as _ClassVar, Optional as _Optional, Union as _Union
 DESCRIPTOR: _descriptor.FileDescriptor
 
 class SessionRecord(_message.Message):
-    __slots__ = ("id", "name", "owner", "project", "team", "visibility", "spec", "state", "attempt", "replicas", "created_at", "started_at", "ended_at", "end", "memo", "command", "request_id", "request_digest", "stop", "bad_attempts", "attempts", "not_before", "term", "progress", "settling", "avoids", "usage", "episodes", "owner_id", "resume", "durable", "held_cause", "origin", "changes", "git", "imported")
+    __slots__ = ("id", "name", "owner", "project", "team", "visibility", "spec", "state", "attempt", "replicas", "created_at", "started_at", "ended_at", "end", "memo", "command", "request_id", "request_digest", "stop", "bad_attempts", "attempts", "not_before", "term", "progress", "settling", "avoids", "usage", "episodes", "owner_id", "resume", "durable", "held_cause", "origin", "changes", "git", "imported", "competition_teams")
     ID_FIELD_NUMBER: _ClassVar[int]
     NAME_FIELD_NUMBER: _ClassVar[int]
     OWNER_FIELD_NUMBER: _ClassVar[int]
@@ -44,6 +44,7 @@ class SessionRecord(_message.Message):
     CHANGES_FIELD_NUMBER: _ClassVar[int]
     GIT_FIELD_NUMBER: _ClassVar[int]
     IMPORTED_FIELD_NUMBER: _ClassVar[int]
+    COMPETITION_TEAMS_FIELD_NUMBER: _ClassVar[int]
     id: str
     name: str
     owner: str
@@ -80,7 +81,8 @@ class SessionRecord(_message.Message):
     changes: _containers.RepeatedCompositeFieldContainer[ChangeRecord]
     git: GitFactsRecord
     imported: ImportedFromRecord
-    def __init__(self, id: _Optional[str] = ..., name: _Optional[str] = ..., owner: _Optional[str] = ..., project: _Optional[str] = ..., team: _Optional[str] = ..., visibility: _Optional[int] = ..., spec: _Optional[_Union[SpecRecord, _Mapping]] = ..., state: _Optional[str] = ..., attempt: _Optional[int] = ..., replicas: _Optional[_Iterable[_Union[ReplicaRecord, _Mapping]]] = ..., created_at: _Optional[float] = ..., started_at: _Optional[float] = ..., ended_at: _Optional[float] = ..., end: _Optional[_Union[EndRecord, _Mapping]] = ..., memo: _Optional[str] = ..., command: _Optional[_Iterable[str]] = ..., request_id: _Optional[str] = ..., request_digest: _Optional[bytes] = ..., stop: _Optional[_Union[StopRecord, _Mapping]] = ..., bad_attempts: _Optional[int] = ..., attempts: _Optional[_Iterable[_Union[AttemptRecord, _Mapping]]] = ..., not_before: _Optional[float] = ..., term: _Optional[int] = ..., progress: _Optional[_Union[ProgressRecord, _Mapping]] = ..., settling: _Optional[_Iterable[int]] = ..., avoids: _Optional[_Iterable[str]] = ..., usage: _Optional[_Union[UsageRecord, _Mapping]] = ..., episodes: _Optional[_Iterable[_Union[EpisodeRecord, _Mapping]]] = ..., owner_id: _Optional[str] = ..., resume: _Optional[_Union[ResumeRecord, _Mapping]] = ..., durable: _Optional[_Union[DurableRecord, _Mapping]] = ..., held_cause: _Optional[str] = ..., origin: _Optional[_Union[OriginRecord, _Mapping]] = ..., changes: _Optional[_Iterable[_Union[ChangeRecord, _Mapping]]] = ..., git: _Optional[_Union[GitFactsRecord, _Mapping]] = ..., imported: _Optional[_Union[ImportedFromRecord, _Mapping]] = ...) -> None: ...
+    competition_teams: _containers.RepeatedScalarFieldContainer[str]
+    def __init__(self, id: _Optional[str] = ..., name: _Optional[str] = ..., owner: _Optional[str] = ..., project: _Optional[str] = ..., team: _Optional[str] = ..., visibility: _Optional[int] = ..., spec: _Optional[_Union[SpecRecord, _Mapping]] = ..., state: _Optional[str] = ..., attempt: _Optional[int] = ..., replicas: _Optional[_Iterable[_Union[ReplicaRecord, _Mapping]]] = ..., created_at: _Optional[float] = ..., started_at: _Optional[float] = ..., ended_at: _Optional[float] = ..., end: _Optional[_Union[EndRecord, _Mapping]] = ..., memo: _Optional[str] = ..., command: _Optional[_Iterable[str]] = ..., request_id: _Optional[str] = ..., request_digest: _Optional[bytes] = ..., stop: _Optional[_Union[StopRecord, _Mapping]] = ..., bad_attempts: _Optional[int] = ..., attempts: _Optional[_Iterable[_Union[AttemptRecord, _Mapping]]] = ..., not_before: _Optional[float] = ..., term: _Optional[int] = ..., progress: _Optional[_Union[ProgressRecord, _Mapping]] = ..., settling: _Optional[_Iterable[int]] = ..., avoids: _Optional[_Iterable[str]] = ..., usage: _Optional[_Union[UsageRecord, _Mapping]] = ..., episodes: _Optional[_Iterable[_Union[EpisodeRecord, _Mapping]]] = ..., owner_id: _Optional[str] = ..., resume: _Optional[_Union[ResumeRecord, _Mapping]] = ..., durable: _Optional[_Union[DurableRecord, _Mapping]] = ..., held_cause: _Optional[str] = ..., origin: _Optional[_Union[OriginRecord, _Mapping]] = ..., changes: _Optional[_Iterable[_Union[ChangeRecord, _Mapping]]] = ..., git: _Optional[_Union[GitFactsRecord, _Mapping]] = ..., imported: _Optional[_Union[ImportedFromRecord, _Mapping]] = ..., competition_teams: _Optional[_Iterable[str]] = ...) -> None: ...
 
 class KnobRecord(_message.Message):
     __slots__ = ("name", "value", "at", "counter")
@@ -997,6 +999,27 @@ class QuotaRecord(_message.Message):
     memory_bytes: int
     sessions: int
     def __init__(self, gpu_thousandths: _Optional[int] = ..., cpu_thousandths: _Optional[int] = ..., memory_bytes: _Optional[int] = ..., sessions: _Optional[int] = ...) -> None: ...
+
+class TeamQuotaRecord(_message.Message):
+    __slots__ = ("competition_id", "competition", "datasets", "gpu_thousandths", "merged")
+    class MergedEntry(_message.Message):
+        __slots__ = ("key", "value")
+        KEY_FIELD_NUMBER: _ClassVar[int]
+        VALUE_FIELD_NUMBER: _ClassVar[int]
+        key: str
+        value: str
+        def __init__(self, key: _Optional[str] = ..., value: _Optional[str] = ...) -> None: ...
+    COMPETITION_ID_FIELD_NUMBER: _ClassVar[int]
+    COMPETITION_FIELD_NUMBER: _ClassVar[int]
+    DATASETS_FIELD_NUMBER: _ClassVar[int]
+    GPU_THOUSANDTHS_FIELD_NUMBER: _ClassVar[int]
+    MERGED_FIELD_NUMBER: _ClassVar[int]
+    competition_id: str
+    competition: str
+    datasets: _containers.RepeatedScalarFieldContainer[str]
+    gpu_thousandths: int
+    merged: _containers.ScalarMap[str, str]
+    def __init__(self, competition_id: _Optional[str] = ..., competition: _Optional[str] = ..., datasets: _Optional[_Iterable[str]] = ..., gpu_thousandths: _Optional[int] = ..., merged: _Optional[_Mapping[str, str]] = ...) -> None: ...
 
 class BudgetRecord(_message.Message):
     __slots__ = ("gpu_seconds", "period_days", "anchor")

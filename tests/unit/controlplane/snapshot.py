@@ -19,12 +19,23 @@ from controlplane.domain.changes import (
     SessionChanged,
     SessionRemoved,
     StockChanged,
+    TeamQuotaChanged,
+    TeamQuotaRemoved,
     UsedChanged,
 )
 from controlplane.domain.free_resources import FreeResources, free_resources_of
 from controlplane.domain.lifecycle import SessionState
 from controlplane.domain.plan import Plan
-from controlplane.domain.values import WHOLE_DEVICE, Allocation, Node, Project, Session, Stock, Used
+from controlplane.domain.values import (
+    WHOLE_DEVICE,
+    Allocation,
+    Node,
+    Project,
+    Session,
+    Stock,
+    TeamQuota,
+    Used,
+)
 from controlplane.scheduler import ClusterIndex, QueueQueries
 
 T = TypeVar("T")
@@ -38,7 +49,7 @@ class ClusterSnapshot:
     are not (or no longer) known, too, so that the order in which changes arrive does not matter.
     `holding` has the sessions that are placed, `projects` and `used` are by name of the project; of a
     project with a budget and nothing in `used` it is not known yet. `lately` is what accounts held before,
-    as `PastChanged` has it. `stocks`, by node, is soft: agents tell of it, and no store keeps it.
+    as `PastChanged` has it. `team_quotas` are by id of the competition. `stocks`, by node, is soft: agents tell of it, and no store keeps it.
     """
 
     revision: int = 0
@@ -50,6 +61,7 @@ class ClusterSnapshot:
     holding: Mapping[str, Session] = field(default_factory=lambda: MappingProxyType({}))
     projects: Mapping[str, Project] = field(default_factory=lambda: MappingProxyType({}))
     used: Mapping[str, Used] = field(default_factory=lambda: MappingProxyType({}))
+    team_quotas: Mapping[str, TeamQuota] = field(default_factory=lambda: MappingProxyType({}))
     lately: Mapping[str, float] = field(default_factory=lambda: MappingProxyType({}))
 
     def apply(self, changes: Iterable[Change], *, revision: int = 0) -> ClusterSnapshot:
@@ -76,6 +88,8 @@ class ClusterSnapshot:
             yield ProjectChanged(project=project)
         for used in self.used.values():
             yield UsedChanged(used=used)
+        for quota in self.team_quotas.values():
+            yield TeamQuotaChanged(quota=quota)
         yield PastChanged(lately=self.lately)
         for session in (*self.holding.values(), *self.queued.values()):
             yield SessionChanged(session=session)
@@ -109,6 +123,7 @@ class _Draft:
         self._holding: dict[str, Session | None] = {}
         self._projects: dict[str, Project | None] = {}
         self._used: dict[str, Used] = {}
+        self._team_quotas: dict[str, TeamQuota | None] = {}
         self._lately = base.lately
         self._stocks: dict[str, Stock | None] = {}
 
@@ -136,6 +151,10 @@ class _Draft:
                 self._holding[session_id] = None
             case ProjectChanged() | ProjectRemoved() | UsedChanged():
                 self._entitle(change)
+            case TeamQuotaChanged(quota=quota):
+                self._team_quotas[quota.competition_id] = quota
+            case TeamQuotaRemoved(competition_id=competition_id):
+                self._team_quotas[competition_id] = None
             case PastChanged(lately=lately):
                 self._lately = lately
 
@@ -182,6 +201,7 @@ class _Draft:
             stocks=_changed(snapshot.stocks, self._stocks),
             projects=_changed(snapshot.projects, self._projects),
             used=_changed(snapshot.used, self._used),
+            team_quotas=_changed(snapshot.team_quotas, self._team_quotas),
             lately=self._lately,
         )
 

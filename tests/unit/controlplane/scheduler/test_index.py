@@ -22,6 +22,8 @@ from controlplane.domain.changes import (
     SessionChanged,
     SessionRemoved,
     StockChanged,
+    TeamQuotaChanged,
+    TeamQuotaRemoved,
 )
 from controlplane.domain.lifecycle import SessionState
 from controlplane.domain.plan import Plan
@@ -35,6 +37,7 @@ from controlplane.domain.values import (
     Replica,
     Session,
     Stock,
+    TeamQuota,
 )
 from controlplane.scheduler import ClusterIndex, QueueQueries
 from controlplane.scheduler.explain import UNREADY_WORDS
@@ -67,12 +70,13 @@ class World:
         owner: str,
         *digests: str,
         priority: Priority = Priority.NORMAL,
+        teams: tuple[str, ...] = (),
     ) -> None:
         number = next(self.numbers)
         datasets = tuple(DatasetVersion(owner="l", name=d, version=1, digest=d) for d in digests)
         spec = {"datasets": datasets, "priority": priority}
         facts = {"id": f"s{number:04}", "created_at": float(number), "spec": spec}
-        new = session(gpu, replicas, owner=owner, **facts)
+        new = session(gpu, replicas, owner=owner, competition_teams=teams, **facts)
         self.sessions[new.id] = new
         self.happen(SessionChanged(session=new))
 
@@ -133,6 +137,7 @@ def test_an_index_kept_by_changes_plans_like_a_fresh_one(data: st.DataObject) ->
                     "contact",
                     "past",
                     "project",
+                    "quota",
                     "stock",
                 ]
             )
@@ -142,7 +147,20 @@ def test_an_index_kept_by_changes_plans_like_a_fresh_one(data: st.DataObject) ->
             owner = data.draw(st.sampled_from(["kim", "lee"]))
             priority = data.draw(st.sampled_from(Priority))
             digests = data.draw(st.sets(st.sampled_from("de")))
-            world.submit(gpu, count, owner, *digests, priority=priority)
+            teams = data.draw(st.sampled_from([(), (), ("c1/a",), ("c1/b",), ("c1/a", "c2/a")]))
+            world.submit(gpu, count, owner, *digests, priority=priority, teams=teams)
+        elif step == "quota":
+            competition_id = data.draw(st.sampled_from(["c1", "c2"]))
+            if data.draw(st.booleans()):
+                quota = TeamQuota(
+                    competition_id=competition_id,
+                    competition="cup",
+                    gpu_thousandths=data.draw(st.sampled_from([0, 500, 1000, 3000])),
+                    merged=data.draw(st.sampled_from([{}, {"a": "b"}])),
+                )
+                world.happen(TeamQuotaChanged(quota=quota))
+            else:
+                world.happen(TeamQuotaRemoved(competition_id=competition_id))
         elif step == "project":
             name = data.draw(st.sampled_from(["kim", "lee"]))
             if data.draw(st.booleans()):

@@ -59,6 +59,7 @@ NOT_RESTORED: Final = {
     "origin": "the session is of another platform, and in the archive",
     "stop": "of a session that is being stopped",
     "bad_attempts": "what a live session is decided by",
+    "competition_teams": "as above",
     "not_before": "as above",
     "settling": "as above",
     "avoids": "as above",

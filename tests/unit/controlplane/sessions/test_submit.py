@@ -45,6 +45,7 @@ from controlplane.history.sqlite import open_history
 from controlplane.history.values import Dataset
 from controlplane.scheduler import ClusterIndex, QueueQueries
 from controlplane.secrets.user_secrets import UserSecrets
+from controlplane.sessions.competition_teams import CompetitionTeams
 from controlplane.sessions.export import row_of
 from controlplane.sessions.submit import Submitter
 from controlplane.sessions.validation import Submission
@@ -104,6 +105,7 @@ class Desk:
             datasets=Datasets(history=self.history, content=content, clock=self.made.clock),
             content=content,
             references=references,
+            teams=CompetitionTeams(state=state, history=self.history),
             secrets=UserSecrets(self.made.store, make_vault(os.urandom), clock=self.made.clock),
             clock=self.made.clock,
             new_id=new_id,

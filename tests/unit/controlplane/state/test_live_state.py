@@ -11,8 +11,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from controlplane.domain.changes import TeamQuotaChanged, TeamQuotaRemoved
 from controlplane.domain.lifecycle import SessionState
-from controlplane.domain.values import Allocation, Replica
+from controlplane.domain.values import Allocation, Replica, TeamQuota
 from controlplane.state.live_state import RELIST_EVERY_S, LiveState
 from controlplane.store.interface import Delete, Put, StoreUnavailable, Transaction
 from controlplane.stored import etcd_codec
@@ -147,6 +148,26 @@ async def test_a_late_answer_does_not_bring_back_what_has_left() -> None:
     assert not state.put_session(one, 5)
     assert state.session(one.id) is None
     assert state.by_name(one.name) is None
+
+
+async def test_quotas_of_teams_come_change_and_leave() -> None:
+    async with bench() as made:
+        state = await made.member()
+        one = TeamQuota(competition_id="c1", competition="cup", gpu_thousandths=1000)
+        key = etcd_codec.team_quota_key("c1")
+        with state.subscribed(key) as changes:
+            for quota in (one, replace(one, gpu_thousandths=500, merged={"lee": "both"})):
+                put = Put(key=key, value=etcd_codec.encode_team_quota(quota))
+                await made.store.commit(Transaction(success=(put,)))
+                await made.settled(state)
+                assert state.team_quotas["c1"].value == quota
+                assert changes.drain() == [TeamQuotaChanged(quota=quota)]
+                assert TeamQuotaChanged(quota=quota) in list(state.everything())
+                assert key in dict(state.keys())
+            await made.store.commit(Transaction(success=(Delete(key=key),)))
+            await made.settled(state)
+            assert changes.drain() == [TeamQuotaRemoved(competition_id="c1")]
+        assert not state.team_quotas
 
 
 async def test_compaction_is_answered_by_a_listing() -> None:

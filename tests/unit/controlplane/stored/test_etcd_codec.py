@@ -24,16 +24,19 @@ from controlplane.domain.values import (
     Replica,
     Resources,
     Resume,
+    TeamQuota,
 )
 from controlplane.stored.etcd_codec import (
     decode_allocation,
     decode_node,
     decode_project,
     decode_session,
+    decode_team_quota,
     encode_allocation,
     encode_node,
     encode_project,
     encode_session,
+    encode_team_quota,
 )
 from controlplane.stored.v1 import records_pb2 as pb
 from tests.unit.controlplane.builders import held, node, session
@@ -46,6 +49,18 @@ LATER_FIELD = b"\xf8\x7c\x01"
     ("value", "encode", "decode"),
     [
         (session(memo="first"), encode_session, decode_session),
+        (session(competition_teams=("c1/lee", "c2/park")), encode_session, decode_session),
+        (
+            TeamQuota(
+                competition_id="c1",
+                competition="cup",
+                datasets=("kim/digits", "kim/triples"),
+                gpu_thousandths=2500,
+                merged={"lee": "both"},
+            ),
+            encode_team_quota,
+            decode_team_quota,
+        ),
         (node("n1", gpus=2), encode_node, decode_node),
         (
             Project(
