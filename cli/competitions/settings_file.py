@@ -52,6 +52,8 @@ visibility = "public"
 # by_invitation = false
 # The most members of a team.
 # team_size = 4
+# The most GPUs that the running sessions of a team on the competition's datasets hold together. Default: no limit.
+# gpus = 4
 # Until when teams may merge. Default: the end of the last phase.
 # mergers_until = {middle}T09:00:00
 

@@ -49,6 +49,7 @@ from nsml.common.units import moment
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Iterable
 
+    from controlplane.competitions.team_quotas import TeamQuotaRecords
     from controlplane.content.content import Content
     from controlplane.datasets.datasets import Datasets
     from controlplane.domain.competitions.values import Phase
@@ -80,6 +81,7 @@ class Competitions:
     """The use cases of organisers, and the lookup.
 
     Args:
+        quotas: of teams, for the scheduler.
         user: returns a user by name; raises NotFound.
     """
 
@@ -87,6 +89,7 @@ class Competitions:
         self,
         *,
         history: History,
+        quotas: TeamQuotaRecords,
         datasets: Datasets,
         content: Content,
         participation: Participation,
@@ -96,6 +99,7 @@ class Competitions:
         user: Callable[[str], Awaitable[User]],
     ) -> None:
         self._history = history
+        self._quotas = quotas
         self._datasets = datasets
         self._content = content
         self._participation = participation
@@ -220,6 +224,7 @@ class Competitions:
             )
             await self._check_opens(after)
         changed = await self._change(known, rule)
+        await self._quotas.changed(changed.competition.id)
         if changed.competition.state is CompetitionState.OPEN:
             await self._set_boards(changed.competition)
         return changed
@@ -241,7 +246,9 @@ class Competitions:
             opened = replace(facts.competition, state=CompetitionState.OPEN)
             return replace(facts, competition=opened)
 
-        return await self._change(known, rule)
+        changed = await self._change(known, rule)
+        await self._quotas.changed(changed.competition.id)
+        return changed
 
     async def close(self, caller: UserCaller, text: str, phase: str) -> Facts:
         """End the phase that runs, or all ("").
@@ -273,7 +280,9 @@ class Competitions:
             settings = replace(competition.settings, phases=ended)
             return replace(facts, competition=replace(competition, settings=settings))
 
-        return await self._change(known, rule)
+        changed = await self._change(known, rule)
+        await self._quotas.changed(changed.competition.id)
+        return changed
 
     async def delete(self, caller: UserCaller, text: str) -> None:
         """Remove a competition that is not open. Raises StateConflict: it is."""

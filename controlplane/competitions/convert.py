@@ -31,14 +31,8 @@ def to_settings(message: pb.CompetitionSettings) -> Asked:
     """Return the settings of a request.
 
     Raises:
-        InvalidRequest: there is no such visibility or way to show scores; or a limit that is not kept yet.
+        InvalidRequest: there is no such visibility or way to show scores.
     """
-    if message.gpu_thousandths:
-        raise InvalidRequest(
-            "this platform has no limit of GPUs per team",
-            why="limits of GPUs are those of projects",
-            attempt="nsml project set PROJECT --gpus N    with the team's users as members",
-        )
     settings = CompetitionSettings(
         title=message.title,
         description=message.description,
@@ -46,6 +40,7 @@ def to_settings(message: pb.CompetitionSettings) -> Asked:
         by_invitation=message.by_invitation,
         team_size=message.team_size or DEFAULT_TEAM_SIZE,
         mergers_until=time_of(message.mergers_until) if message.HasField("mergers_until") else 0.0,
+        gpu_thousandths=message.gpu_thousandths,
     )
     return Asked(
         settings=settings,
@@ -87,6 +82,7 @@ def settings_message(
         by_invitation=settings.by_invitation,
         team_size=settings.team_size,
         mergers_until=timestamp(settings.mergers_until),
+        gpu_thousandths=settings.gpu_thousandths,
         visibility=VISIBILITIES[settings.visibility],
     )
 

@@ -9,8 +9,10 @@ from controlplane.competitions.export import Export
 from controlplane.competitions.service import CompetitionServicer
 from controlplane.competitions.tables import Tables
 from controlplane.competitions.team_changes import TeamChanges
+from controlplane.competitions.team_quotas import TeamQuotaRecords
 from controlplane.competitions.views import CompetitionViews
 from controlplane.content.feature import content
+from controlplane.core.compare_and_swap import SessionWriter
 from controlplane.core.feature import Feature
 from controlplane.core.ids import new_id
 from controlplane.datasets.feature import datasets
@@ -25,10 +27,22 @@ if TYPE_CHECKING:
     from controlplane.core.core import Core
 
 
+def team_quotas(core: Core) -> TeamQuotaRecords:
+    """The quotas of teams, for the scheduler."""
+    return TeamQuotaRecords(
+        store=core.store,
+        state=core.state,
+        history=core.history,
+        writer=SessionWriter(store=core.store, state=core.state),
+        clock=core.clock,
+    )
+
+
 def competitions(core: Core) -> Competitions:
     """The use cases of organisers."""
     return Competitions(
         history=core.history,
+        quotas=core.shared(team_quotas),
         datasets=core.shared(datasets),
         content=core.shared(content),
         participation=core.shared(participation),
@@ -43,6 +57,7 @@ def team_changes(core: Core) -> TeamChanges:
     """The use cases of participants."""
     return TeamChanges(
         history=core.history,
+        quotas=core.shared(team_quotas),
         competitions=core.shared(competitions),
         participation=core.shared(participation),
         clock=core.clock,
@@ -72,7 +87,7 @@ def competition_views(core: Core) -> CompetitionViews:
 
 
 def wire(core: Core) -> Feature:
-    """Offer CompetitionService, and pages of competitions below /competitions/."""
+    """Offer CompetitionService, and pages of competitions below /competitions/; the leader keeps teams' quotas."""
     servicer = CompetitionServicer(
         competitions=core.shared(competitions),
         teams=core.shared(team_changes),
@@ -91,6 +106,7 @@ def wire(core: Core) -> Feature:
     )
     return Feature(
         services=((competitions_pb2_grpc.add_CompetitionServiceServicer_to_server, servicer),),
+        leader_loops=(core.shared(team_quotas).run,),
         routes=lambda: _routes(core),
     )
 

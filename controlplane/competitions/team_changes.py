@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Sequence
 
     from controlplane.competitions.competitions import Competitions
+    from controlplane.competitions.team_quotas import TeamQuotaRecords
     from controlplane.domain.competitions.values import Facts, Phase, Team
     from controlplane.domain.identity import User, UserCaller
     from controlplane.history.sql.history import History
@@ -30,6 +31,7 @@ class TeamChanges:
     """The use cases.
 
     Args:
+        quotas: of teams, for the scheduler.
         user: returns a user by name; raises NotFound.
     """
 
@@ -37,12 +39,14 @@ class TeamChanges:
         self,
         *,
         history: History,
+        quotas: TeamQuotaRecords,
         competitions: Competitions,
         participation: Participation,
         clock: Clock,
         user: Callable[[str], Awaitable[User]],
     ) -> None:
         self._history = history
+        self._quotas = quotas
         self._competitions = competitions
         self._participation = participation
         self._clock = clock
@@ -52,9 +56,12 @@ class TeamChanges:
         """Join with a new team, or accept an invitation."""
         known = await self._competitions.find(caller, text)
         now = self._clock.time()
-        return await self._change(
+        joined = await self._change(
             known, lambda facts: teams.join(_without_earlier(facts, caller), caller.user, team, now)
         )
+        own = _team(joined, caller).name
+        await self._quotas.joined(joined.competition.id, caller.user, own)
+        return joined
 
     async def leave(self, caller: UserCaller, text: str) -> Facts:
         """Leave one's team."""
@@ -111,6 +118,8 @@ class TeamChanges:
         )
         if changed is None:
             raise _gone(known)
+        if merged:
+            await self._quotas.changed(changed.competition.id)
         return changed, merged
 
     async def pick(

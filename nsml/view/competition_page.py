@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import quote
 
 from nsml.common.shell import shell_line
-from nsml.common.units import counted, duration_text, exact_number_text, moment
+from nsml.common.units import counted, duration_text, exact_number_text, moment, thousandths
 from nsml.v1 import competitions_pb2 as pb
 from nsml.view.competitions import (
     change_text,
@@ -421,6 +421,8 @@ def _rules(competition: Competition) -> Iterator[str]:
     yield "<p></p><dl>"
     yield f"<dt>Teams</dt><dd>at most {counted(team_size(settings), 'member')}; a user is in one team</dd>"
     yield f"<dt>Mergers</dt><dd>{mergers}</dd>"
+    if settings.gpu_thousandths:
+        yield f"<dt>GPUs</dt><dd>{thousandths(settings.gpu_thousandths)} for a team at a time</dd>"
     yield (
         "<dt>Result</dt><dd>once all submissions of a phase are evaluated, by the private scores of what each team picked,"
         " where its dataset has private rows</dd>"

@@ -58,6 +58,7 @@ class CompetitionSettings:
 
     Attributes:
         mergers_until: 0.0: until the end of the last phase.
+        gpu_thousandths: that the sessions of one team hold at one time; 0: no limit.
     """
 
     title: str = ""
@@ -66,6 +67,7 @@ class CompetitionSettings:
     by_invitation: bool = False
     team_size: int = DEFAULT_TEAM_SIZE
     mergers_until: float = 0.0
+    gpu_thousandths: int = 0
     visibility: Visibility = Visibility.PRIVATE
 
 

@@ -44,7 +44,7 @@ def test_every_optional_line_of_the_template_is_possible():
         for line in lines
     )
     found = parse(text, "cup.toml")
-    assert (found.team_size, found.by_invitation) == (4, False)
+    assert (found.team_size, found.by_invitation, found.gpu_thousandths) == (4, False, 4000)
     assert found.HasField("mergers_until")
     assert found.phases[0].picks == 2
     assert found.phases[0].public_score == boards_pb2.PUBLIC_SCORE_OWN_BEST

@@ -170,7 +170,6 @@ async def test_what_is_refused_at_its_creation(rig: Rig) -> None:
             ("b", {"phases": [cup.phase(ends=-120.0)]}),
             ("b", {"phases": [cup.phase("one"), cup.phase("two", begins=0.0, ends=9 * DAY_S)]}),
             ("b", {"phases": [cup.phase(public_score=99)]}),
-            ("b", {"gpu_thousandths": 1000}),
             ("b", {"visibility": resources_pb2.VISIBILITY_TEAM}),
             ("b", {"title": "\x1b[31m"}),
         ],
