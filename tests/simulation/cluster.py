@@ -20,6 +20,12 @@ from typing import TypeVar
 from controlplane.access.authority import Authority, make_authority
 from controlplane.access.vault import Vault, make_vault
 from controlplane.core.dependencies import Backends, MemberConfig
+from controlplane.domain.competitions.values import (
+    Competition,
+    CompetitionSettings,
+    CompetitionState,
+    Phase,
+)
 from controlplane.domain.errors import NotFound, NotLeader, Unavailable
 from controlplane.domain.identity import Role
 from controlplane.domain.values import Node
@@ -31,6 +37,7 @@ from controlplane.nodes.nodes import NodeKeeper
 from controlplane.objects.errors import ObjectsUnavailable
 from controlplane.objects.interface import ObjectStore
 from controlplane.plane import ControlPlane
+from controlplane.sessions.feature import submitter
 from controlplane.startup.server import RESIGN_WITHIN_S
 from controlplane.store.election import Leader
 from controlplane.store.embedded import EmbeddedStore
@@ -69,6 +76,18 @@ class Shape:
     devices: int = 4
     control_planes: int = 2
     latency_s: tuple[float, float] = (0.0002, 0.002)
+    team_gpus: int = 0
+    """Thousandths of GPUs that all users may hold at once, as one team of a competition; 0: there is none."""
+
+
+class OneTeam:
+    """All users are in one team of a competition, and all sessions count for it: they use no datasets here."""
+
+    COMPETITION = "c1"
+
+    async def of(self, *_: object) -> tuple[str, ...]:
+        """See CompetitionTeams."""
+        return (f"{self.COMPETITION}/lions",)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -233,6 +252,8 @@ class ControlPlaneProcess:
             archive_logs_after_s=ARCHIVED_AFTER_S,
         )
         self.plane = plane = ControlPlane(on, who, cluster_id)
+        if self.world.referee.team_gpus:
+            plane.core.shared(submitter)._teams = OneTeam()  # type: ignore[assignment]
         try:
             async with asyncio.TaskGroup() as group:
                 group.create_task(plane.run())
@@ -329,8 +350,30 @@ class Cluster:
         """Who believes to lead."""
         return next((plane for plane in self.planes if plane.is_leading), None)
 
+    async def _open_competition(self) -> None:
+        """One with a limit, which the leader has yet to bring to the scheduler."""
+        phase = Phase(name="one", starts_at=1.0, ends_at=1e12, dataset_owner="root", dataset="d")
+        settings = CompetitionSettings(phases=(phase,), gpu_thousandths=self.shape.team_gpus)
+        await self.durable.history.competitions.create(
+            Competition(
+                id=OneTeam.COMPETITION,
+                owner="root",
+                name="cup",
+                settings=settings,
+                created_at=0.0,
+                state=CompetitionState.OPEN,
+            )
+        )
+
+    @property
+    def _knows_competition(self) -> bool:
+        return all(one.plane and one.plane.core.state.team_quotas for one in self.planes)
+
     async def set_up(self, data: Path) -> None:
         """Start everything, users and nodes included."""
+        self.referee.team_gpus = self.shape.team_gpus
+        if self.shape.team_gpus:
+            await self._open_competition()
         for process in self.planes:
             process.start()
         await self.until(lambda: self.leader, "somebody leads")
@@ -354,6 +397,8 @@ class Cluster:
             await node.start_agent()
         # What no known node could ever hold would be refused.
         await self.until(lambda: self._known_nodes == self.shape.nodes, "all nodes are known")
+        if self.shape.team_gpus:
+            await self.until(lambda: self._knows_competition, "the limit of the team is known")
 
     @property
     def _known_nodes(self) -> int:

@@ -66,6 +66,7 @@ class Invariant(enum.StrEnum):
 
     CAPACITY = "no device beyond its capacity"  # 1
     WHOLE_GANGS = "gangs are placed whole"  # 1
+    TEAM_QUOTA = "no team holds more than its competition allows"
     ONE_LEADER = "only the leader of the current term decides"  # 2
     NEWEST_ORDERS = "agents obey no older orders"  # 2
     PROMISES = "what was answered is kept"  # 3
@@ -181,6 +182,8 @@ class Referee:
     """Reads the object store, past all that may be wrong with the way there."""
     cursors: Callable[[str, int], Awaitable[Mapping[StreamKey, int]]] | None = None
     """Reads the cursors of an attempt from the history, likewise."""
+    team_gpus: int = 0
+    """Thousandths of GPUs that all programs together may hold, as those of one team; 0: any number."""
     clocks_stepped: bool = False
     has_newcomers: bool = False
     """A control plane was started when the others had begun to work."""
@@ -234,6 +237,11 @@ class Referee:
         self.expect(right, len(set(uuids)) == len(uuids), f"{replica} got one device twice")
         self.expect(Invariant.WHOLE_GANGS, replica.rank < wish.replicas, f"{replica}: no such rank")
         running = [other for other in self.lives.values() if other.ended_at is None]
+        if self.team_gpus and wish.gpu_thousandths:
+            held = wish.gpu_thousandths
+            held += sum(self.wishes[other.key].gpu_thousandths for other in running)
+            text = f"the team holds {held} of {self.team_gpus} thousandths when {replica} begins"
+            self.expect(Invariant.TEAM_QUOTA, held <= self.team_gpus, text)
         for other in running:
             same_session = other.replica.session_id == replica.session_id
             self.expect(

@@ -22,6 +22,7 @@ from controlplane.nodes import agent_service
 from controlplane.nodes.liveness_loop import Liveness
 from controlplane.records.ingest import Ingestor
 from controlplane.scheduler import node_capacity as room
+from controlplane.scheduler.team_quotas import TeamQuotas
 from controlplane.secrets import user_secrets  # noqa: F401 - loaded before anything is patched
 from controlplane.sessions import export
 from controlplane.sessions import placement as placing
@@ -59,6 +60,11 @@ Workload: TypeAlias = Callable[[random.Random], Mapping[str, Wish]]
 def few(rng: random.Random) -> Mapping[str, Wish]:
     """A few sessions of all kinds."""
     return brief(rng, 8, largest=2, gang=2)
+
+
+def narrow(rng: random.Random) -> Mapping[str, Wish]:
+    """A few sessions of one replica, of at most one GPU."""
+    return brief(rng, 8, largest=1, gang=1)
 
 
 def repeated(rng: random.Random) -> Mapping[str, Wish]:
@@ -166,6 +172,10 @@ def without_whole_gangs(patch: Patch) -> None:
         sound(self, replace(allocation, replicas=kept))
 
     patch.setattr(Draft, "put_allocation", put)
+
+
+def without_team_quotas(patch: Patch) -> None:
+    patch.setattr(TeamQuotas, "bars", lambda *_: False)
 
 
 def without_counting_what_is_held(patch: Patch) -> None:
@@ -477,6 +487,14 @@ MUTANTS = (
         found_by=frozenset({_I.WHOLE_GANGS}),
         faults={},
         workload=gangs,
+    ),
+    Mutant(
+        name="quotas of teams",
+        apply=without_team_quotas,
+        found_by=frozenset({_I.TEAM_QUOTA}),
+        faults={},
+        workload=narrow,
+        shape=replace(SMALL, team_gpus=1000),
     ),
     Mutant(
         name="what is held",

@@ -75,6 +75,8 @@ PROFILES: Mapping[str, frozenset[str]] = {
     ),
 }
 """Kinds of faults by what they are about."""
+TEAM_SHARE = 0.25
+"""Of the seeds, in which all sessions are those of one team with a limit."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -101,12 +103,16 @@ def situation(seed: int, profile: str = "all") -> Situation:
     kinds = sorted(PROFILES[profile])
     chosen = rng.sample(kinds, min(rng.randint(2, 8), len(kinds)))
     wishes = brief(rng, rng.randint(2, 8), largest=devices, gang=min(nodes, 3))
+    widest = max(one.gpu_thousandths * one.replicas for one in wishes.values())
+    has_team = random.Random(f"{seed} team").random() < TEAM_SHARE
     return Situation(
         shape=Shape(
             nodes=nodes,
             devices=devices,
             control_planes=rng.choice((1, 2, 2, 3, 3)),
             latency_s=rng.choice(((0.0002, 0.002), (0.0002, 0.002), (0.001, 0.05))),
+            # More is refused, so that is the least that all of them can start with.
+            team_gpus=widest if has_team else 0,
         ),
         wishes=wishes,
         faults={kind: FAULTS[kind] for kind in chosen},
