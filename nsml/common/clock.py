@@ -94,7 +94,7 @@ class SteadyClock:
 
         Ignored if it is more than `MOST_APART_S` ahead: such an instant is unreliable.
         """
-        if 0 < at - self._clock.time() <= MOST_APART_S:
+        if at - self._clock.time() <= MOST_APART_S:
             self._ahead += max(at - self.time(), 0.0)
 
     def monotonic(self) -> float:

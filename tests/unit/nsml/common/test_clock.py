@@ -99,6 +99,17 @@ def test_it_goes_on_from_an_instant_that_was() -> None:
     assert steady.time() - at == pytest.approx(1_000 * (1 - SLEW))
 
 
+def test_a_clock_that_was_behind_when_it_was_first_read_is_advanced_once_it_is_set_right() -> None:
+    clock = SetClock()
+    clock.set_by = -HOUR_S
+    steady = SteadyClock(clock)
+    clock.set_by = 0.0
+    at = clock.time() - 60
+    assert steady.time() < at
+    steady.reach(at)
+    assert steady.time() == pytest.approx(at, abs=ROUNDING_S)
+
+
 async def test_work_that_lasts_holds_no_other_and_a_thread_that_is_done_is_used_again() -> None:
     goes_on = threading.Event()
     lasting = [asyncio.create_task(in_own_thread(goes_on.wait)) for _ in range(40)]
