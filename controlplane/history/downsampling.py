@@ -20,7 +20,7 @@ from nsml.content.framing import frame, unframe
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
-    from controlplane.history.records import Told
+    from controlplane.history.records import ReportedNumber
 
 FIRST: Final = 16
 """Points per bucket of level 1."""
@@ -224,7 +224,7 @@ class Levels:
             return self._stored[level - 1]
         return columns_of(self._open[level - 1])
 
-    def add(self, chunk: int, points: Sequence[Told]) -> list[Row]:
+    def add(self, chunk: int, points: Sequence[ReportedNumber]) -> list[Row]:
         """Add the points of a chunk, chunks in commit order; return the rows now full.
 
         The x of a point without one is its number in the series, from 0.
@@ -237,8 +237,8 @@ class Levels:
         while at < end:
             if not filling and end - at >= FIRST:
                 # A whole bucket from one chunk, the usual case: no work per point.
-                told, times, values = zip(*points[at : at + FIRST], strict=True)
-                xs = [float(n) if x is None else x for n, x in enumerate(told, number)]
+                steps, times, values = zip(*points[at : at + FIRST], strict=True)
+                xs = [float(n) if x is None else x for n, x in enumerate(steps, number)]
                 self._push(0, _bucket(xs, times, values, (chunk, chunk), at), rows)
                 at += FIRST
                 number += FIRST

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from typing import TypeAlias
 
     from controlplane.history.downsampling import Columns, Levels
-    from controlplane.history.records import Told
+    from controlplane.history.records import ReportedNumber
 
     Load: TypeAlias = Callable[[int, Sequence[int]], Mapping[int, Columns]]
     """Loads the sealed rows of a level with these numbers."""
@@ -79,10 +79,10 @@ class _Parts:
         self.levels.append(level)
         self.numbers.append(number)
 
-    def put_points(self, first: int, points: Iterable[Told]) -> None:
+    def put_points(self, first: int, points: Iterable[ReportedNumber]) -> None:
         """Add consecutive points; `first` is the number of the first."""
-        told, times, values = zip(*points, strict=True)
-        xs = [float(number) if x is None else x for number, x in enumerate(told, first)]
+        steps, times, values = zip(*points, strict=True)
+        xs = [float(number) if x is None else x for number, x in enumerate(steps, first)]
         if not all(map(math.isfinite, values)):
             for number, point in enumerate(zip(xs, times, values, strict=True), first):
                 self.put_one(0, number, single(*point))
@@ -231,7 +231,7 @@ class RangeReader:
         self.wanted = [part for part in parts if not part.bucket.dots]
         self._replace({part.number: part.bucket.dots for part in parts if part.bucket.dots})
 
-    def serve(self, points: Mapping[int, Sequence[Told]]) -> None:
+    def serve(self, points: Mapping[int, Sequence[ReportedNumber]]) -> None:
         """Replace wanted buckets by their points, by number; buckets without points here stay whole."""
         if self.grain == 1 and len(points) < len(self.wanted):
             self.grain = FIRST
@@ -347,7 +347,7 @@ class RangeReader:
         parts.dots |= self._parts.dots
         self._parts = self._touched(parts)
 
-    def _replace(self, points: Mapping[int, Iterable[Told]]) -> None:
+    def _replace(self, points: Mapping[int, Iterable[ReportedNumber]]) -> None:
         """Replace buckets of level 1 by their points, by number."""
         if not points:
             return

@@ -40,7 +40,7 @@ T = TypeVar("T")
 
 _log = structlog.get_logger()
 
-Told: TypeAlias = tuple[float | None, float, float]
+ReportedNumber: TypeAlias = tuple[float | None, float, float]
 """A number of a report: its step (None if missing or not finite), time, value."""
 
 
@@ -199,7 +199,7 @@ class Numbers(NamedTuple):
     name.
     """
 
-    told: dict[str, list[Told]]
+    by_name: dict[str, list[ReportedNumber]]
     dropped: int
     left_out: int
 
@@ -211,7 +211,7 @@ def numbers_in(  # noqa: C901 - a call for each part would cost a tenth of the w
 
     `names`: only these. Other values and records are skipped.
     """
-    found: dict[str, list[Told]] = {}
+    found: dict[str, list[ReportedNumber]] = {}
     dropped = left_out = 0
     for record in records:
         metric: _Metric | _NestedMetric | None
@@ -269,12 +269,12 @@ def dropped_in(record: bytes) -> int:
         return 0
 
 
-def _step(told: float | str | None) -> float | None:
+def _step(step: float | str | None) -> float | None:
     """Convert a record's step; None if missing, or out of a float's range."""
-    if told is None or isinstance(told, str):
-        return _SPECIAL.get(told or "")
+    if step is None or isinstance(step, str):
+        return _SPECIAL.get(step or "")
     try:
-        return float(told)
+        return float(step)
     except OverflowError:
         return None
 

@@ -348,10 +348,10 @@ def unpacked(body: bytes, start: float, keys: Collection[str] | None = None) -> 
             _floats(kept.lengths),
             _floats(kept.seconds),
         )
-        for key, (figures, told) in kept.columns.items():
+        for key, (figures, packed) in kept.columns.items():
             if keys is None or key in keys:
                 cells.columns[key] = _column(
-                    _floats(told), figures, count, is_single=kept.is_single
+                    _floats(packed), figures, count, is_single=kept.is_single
                 )
     except (msgspec.DecodeError, zstandard.ZstdError, ValueError) as error:
         raise HistoryCorrupt("a block of telemetry cannot be read", why=str(error)) from error
@@ -363,8 +363,8 @@ def _check_format(number: int) -> None:
         raise ValueError(f"format {number}")
 
 
-def _column(told: array[float], figures: int, count: int, *, is_single: bool) -> Column:
-    parts = [told[at : at + count] for at in range(0, len(told), count)] if count else []
+def _column(values: array[float], figures: int, count: int, *, is_single: bool) -> Column:
+    parts = [values[at : at + count] for at in range(0, len(values), count)] if count else []
     each = 1 if is_single else 3
     if count and len(parts) != 1 + figures * each:
         raise ValueError(f"{len(parts)} parts of {figures} figures")
@@ -386,9 +386,9 @@ def _bytes(numbers: array[float]) -> bytes:
     return numbers.tobytes()
 
 
-def _floats(told: bytes) -> array[float]:
+def _floats(packed: bytes) -> array[float]:
     numbers = array("f")
-    numbers.frombytes(told)
+    numbers.frombytes(packed)
     if sys.byteorder != "little":
         numbers.byteswap()
     return numbers

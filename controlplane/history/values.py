@@ -794,12 +794,12 @@ def later_of(known: Checkpoint, other: Checkpoint) -> Checkpoint:
     if abs(known.saved_at - other.saved_at) > SAME_SAVE_S:
         later, earlier = (other, known) if other.saved_at > known.saved_at else (known, other)
         return _until_durable(later, earlier)
-    told = other if other.summary != "{}" or other.folder else known
+    described = other if other.summary != "{}" or other.folder else known
     settled = min(known, other, key=lambda one: _SETTLED.index(one.state))
-    sized = settled if settled.state is CheckpointState.DURABLE else told
+    sized = settled if settled.state is CheckpointState.DURABLE else described
     readable = settled if settled.digest else known if known.digest else other
     return replace(
-        told,
+        described,
         saved_at=known.saved_at,
         state=settled.state,
         why_lost=settled.why_lost,
@@ -808,7 +808,7 @@ def later_of(known: Checkpoint, other: Checkpoint) -> Checkpoint:
         content_saved_at=readable.content_saved_at,
         size_bytes=sized.size_bytes,
         file_count=sized.file_count,
-        node=told.node or known.node or other.node,
+        node=described.node or known.node or other.node,
     )
 
 

@@ -28,7 +28,7 @@ class SqlMedia:
     def __init__(self, database: Database) -> None:
         self._database = database
 
-    async def tell(self, told: Sequence[Media]) -> Mapping[str, int]:
+    async def tell(self, recorded: Sequence[Media]) -> Mapping[str, int]:
         """Store records of files, the first record of each; return how many did not fit, by session.
 
         At most 100,000 files of a session are kept.
@@ -36,8 +36,8 @@ class SqlMedia:
 
         def work(connection: Connection) -> dict[str, int]:
             left_out: dict[str, int] = {}
-            for session_id in sorted({one.session_id for one in told}):
-                some = [one for one in told if one.session_id == session_id]
+            for session_id in sorted({one.session_id for one in recorded}):
+                some = [one for one in recorded if one.session_id == session_id]
                 room = _room(connection, session_id)
                 if len(some) > room:
                     # Stored ones take no room: records are resent after a disconnect.
@@ -48,7 +48,7 @@ class SqlMedia:
                 connection.executemany(_TELL, [_MEDIA.values(one) for one in some])
             return left_out
 
-        return await self._database.write(work, touches={one.session_id for one in told})
+        return await self._database.write(work, touches={one.session_id for one in recorded})
 
     async def settle(
         self, session_id: str, attempt: int, rank: int, contents: Sequence[MediaContent]
@@ -143,11 +143,11 @@ def _room(connection: Connection, session_id: str) -> int:
     return max(0, MOST_OF_SESSION - int(held))
 
 
-def _is_there(connection: Connection, told: Media) -> bool:
+def _is_there(connection: Connection, one: Media) -> bool:
     """Whether it has a row, with or without a name."""
     row = connection.execute(
         "SELECT 1 FROM media WHERE session_id = ? AND attempt = ? AND rank = ? AND file = ?",
-        (told.session_id, told.attempt, told.rank, told.file),
+        (one.session_id, one.attempt, one.rank, one.file),
     ).fetchone()
     return row is not None
 
@@ -173,10 +173,10 @@ def _glob(number: int) -> str:
 
 
 _MEDIA = RowType(Media, state=MediaState)
-_TOLD = ("name", "kind", "time", "step", "content_type", "caption", "facts")
+_RECORDED = ("name", "kind", "time", "step", "content_type", "caption", "facts")
 _TELL = (
     f"{_MEDIA.insert('media')} ON CONFLICT (session_id, attempt, rank, file) DO UPDATE SET "
-    + ", ".join(f"{name} = excluded.{name}" for name in _TOLD)
+    + ", ".join(f"{name} = excluded.{name}" for name in _RECORDED)
     + ", size_bytes = CASE media.state WHEN 'DURABLE' THEN media.size_bytes ELSE excluded.size_bytes END"
     " WHERE media.name = ''"
 )

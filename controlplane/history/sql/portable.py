@@ -69,7 +69,7 @@ async def dump(database: Snapshots) -> AsyncGenerator[Batch, None]:
             while (page := await view(partial(_page, table, after))) is not None:
                 last = dict(zip(page.columns, page.rows[-1], strict=True))
                 after = tuple(last[name] for name in names_of(table.key))
-                yield _told(page, database.dialect)
+                yield _decoded(page, database.dialect)
 
 
 async def load(database: Snapshots, given: Iterable[Batch]) -> None:
@@ -108,7 +108,7 @@ def _insert(connection: Connection, database: Snapshots, given: Iterable[Batch])
             database.go_on(connection, table.name)
 
 
-def _told(batch: Batch, dialect: Dialect) -> Batch:
+def _decoded(batch: Batch, dialect: Dialect) -> Batch:
     return _changed(batch, dialect.text_of)
 
 

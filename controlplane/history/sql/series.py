@@ -47,7 +47,7 @@ if TYPE_CHECKING:
 
     from controlplane.history.downsampling import Bucket, Columns
     from controlplane.history.range_read import NumberedBucket
-    from controlplane.history.records import Told
+    from controlplane.history.records import ReportedNumber
     from controlplane.history.sql.interface import Connection, Database, Dialect
     from controlplane.history.values import Ages
     from nsml.common.clock import Clock
@@ -257,7 +257,7 @@ class _Turned(NamedTuple):
     """Whether more was left when it ended."""
 
 
-_Chunks: TypeAlias = "list[tuple[int, list[Told]]]"
+_Chunks: TypeAlias = "list[tuple[int, list[ReportedNumber]]]"
 """The numbers of one series by chunk."""
 
 
@@ -402,7 +402,10 @@ def _weight(body: bytes, plain: bytes) -> int:
 
 
 def _gathered(
-    into: dict[Key, _Chunks], whose: tuple[int, int], chunk: int, found: Mapping[str, list[Told]]
+    into: dict[Key, _Chunks],
+    whose: tuple[int, int],
+    chunk: int,
+    found: Mapping[str, list[ReportedNumber]],
 ) -> None:
     """Add a chunk's points to those of their series."""
     for name, points in found.items():
@@ -452,7 +455,7 @@ class _Turn:
                 numbers = numbers_in(split(plain))
                 dropped += numbers.dropped
                 left_out += numbers.left_out
-                _gathered(taken, streams[stream_id], chunk, numbers.told)
+                _gathered(taken, streams[stream_id], chunk, numbers.by_name)
             if weight >= most:
                 break
         if last == fold.last and not fold.waiting:
@@ -699,7 +702,9 @@ class _Reading:
         if first.x_low:
             return first.x_low
         body = self._session.body_of(int(first.chunk_low))
-        points = numbers_in(split(content(body)), {key.name}).told.get(key.name) if body else None
+        points = (
+            numbers_in(split(content(body)), {key.name}).by_name.get(key.name) if body else None
+        )
         return None if points and points[int(first.place)][0] is None else 0.0
 
     def _is_wanted(self, key: Key) -> bool:
@@ -727,7 +732,7 @@ class _Reading:
             numbers = numbers_in(split(plain))
             self._dropped += numbers.dropped
             self._left_out += numbers.left_out
-            _gathered(tail, self._streams[stream_id], chunk, numbers.told)
+            _gathered(tail, self._streams[stream_id], chunk, numbers.by_name)
         return tail
 
     def _levels(
@@ -764,13 +769,13 @@ class _Reading:
         for whose, wanted in wants.items():
             streams = [stream for stream, other in self._streams.items() if other == whose]
             names = {key.name for key in wanted}
-            found: dict[str, dict[int, list[Told]]] = {}
+            found: dict[str, dict[int, list[ReportedNumber]]] = {}
             read: list[tuple[int, int]] = []
             for low, high in _ranges(wanted.values()):
                 for chunk, body in self._chunks_between(streams, low, high):
                     plain = content(body)
                     room -= _weight(body, plain)
-                    for name, points in numbers_in(split(plain), names).told.items():
+                    for name, points in numbers_in(split(plain), names).by_name.items():
                         found.setdefault(name, {})[chunk] = points
                     if room <= 0:
                         high = min(chunk, high) if len(streams) == 1 else low - 1  # noqa: PLW2901
@@ -823,14 +828,14 @@ def _ranges(wanted: Iterable[Sequence[NumberedBucket]]) -> list[tuple[int, int]]
 
 def _points_of(
     bucket: Bucket,
-    chunks: Sequence[tuple[int, Sequence[Told]]],
+    chunks: Sequence[tuple[int, Sequence[ReportedNumber]]],
     read: Iterable[tuple[int, int]],
-) -> list[Told] | None:
+) -> list[ReportedNumber] | None:
     """Return the points of a bucket from the chunks read; None if incomplete."""
     low, high = int(bucket.chunk_low), int(bucket.chunk_high)
     if not any(first <= low and high <= last for first, last in read):
         return None
-    points: list[Told] = []
+    points: list[ReportedNumber] = []
     for at in range(bisect_left(chunks, low, key=itemgetter(0)), len(chunks)):
         chunk, some = chunks[at]
         points += some[int(bucket.place) :] if chunk == low else some

@@ -96,8 +96,8 @@ SHARED_AFTER_S: Final = 1.0
 """Interval of writes, and of reads of others' rows, with a shared database."""
 LOOK_S: Final = 1.0
 """How long a query for the newest readings waits for others' rows."""
-_TOLD_FOR_S: Final = 6 * 3600.0
-_MOST_TOLD: Final = 256 << 20
+_SENT_FOR_S: Final = 6 * 3600.0
+_MOST_SENT: Final = 256 << 20
 """Most bytes of a row, unpacked."""
 
 _log = structlog.get_logger()
@@ -255,8 +255,8 @@ class SqlTelemetry:
             return {}
         before = since - LEVELS[-1].step
         cells = await self._cells(node, before, until, (until - since) / MOST_CELLS, devices)
-        told = {device: used(cells, device, since, until, above) for device in devices}
-        return {device: one for device, one in told.items() if one is not None}
+        found = {device: used(cells, device, since, until, above) for device in devices}
+        return {device: one for device, one in found.items() if one is not None}
 
     async def flush(self) -> None:
         """Write all buffered readings."""
@@ -313,19 +313,19 @@ class SqlTelemetry:
         async with self._writing:
             self._flushed_at = self._clock.monotonic()
             full, self._full = self._full[-MOST_HELD:], []
-            is_told = self._has_news and self._database.is_shared
+            is_sent = self._has_news and self._database.is_shared
             self._has_news = False
-            if not full and not is_told:
+            if not full and not is_sent:
                 return
             self._being_written = full
             now = self._clock.time()
-            newest = self._to_tell(now) if is_told else []
+            newest = self._to_send(now) if is_sent else []
 
             def work(connection: Connection) -> int | None:
                 if full:
                     _put(connection, 0, [(b.node, b.start, packed(b.cells, b.start)) for b in full])
                     _forget(connection, now)
-                return _tell(connection, self._teller, newest, now) if is_told else self._teller
+                return _send(connection, self._teller, newest, now) if is_sent else self._teller
 
             try:
                 self._teller = await self._database.write(work, touches=("telemetry",))
@@ -335,9 +335,9 @@ class SqlTelemetry:
             finally:
                 self._being_written = []
 
-    def _to_tell(self, now: float) -> list[_Known]:
+    def _to_send(self, now: float) -> list[_Known]:
         """The newest readings received here, without old ones."""
-        horizon = now - _TOLD_FOR_S
+        horizon = now - _SENT_FOR_S
         known = {node: self._newest[node] for node in sorted(self._ours)}
         self._ours = {node for node, one in known.items() if one.received_at >= horizon}
         return [one for node, one in known.items() if node in self._ours]
@@ -418,11 +418,11 @@ class SqlTelemetry:
         self._looked_at = now
         try:
             async with asyncio.timeout(LOOK_S):
-                rows = await self._database.read(partial(_told, self._teller, self._others))
+                rows = await self._database.read(partial(_received, self._teller, self._others))
         except (HistoryUnavailable, TimeoutError):
             return
-        for teller, told_at, body in rows:
-            self._others[teller] = told_at
+        for teller, sent_at, body in rows:
+            self._others[teller] = sent_at
             for known in _readable_newest(body):
                 before = self._newest.get(known.sample.node)
                 if before is None or before.is_before(known):
@@ -430,11 +430,11 @@ class SqlTelemetry:
                     self._ours.discard(known.sample.node)
 
 
-def _tell(
+def _send(
     connection: Connection, teller: int | None, newest: Iterable[_Known], now: float
 ) -> int | None:
     """Write our row, inserting it if missing; return its number."""
-    connection.execute("DELETE FROM newest_readings WHERE told_at < ?", (now - _TOLD_FOR_S,))
+    connection.execute("DELETE FROM newest_readings WHERE told_at < ?", (now - _SENT_FOR_S,))
     plain = _ENCODER.encode([(one.received_at, one.sample) for one in newest])
     body = zstandard.ZstdCompressor(level=1).compress(plain)
     if teller is not None:
@@ -449,16 +449,16 @@ def _tell(
     return int(made.fetchone()[0])
 
 
-def _told(
+def _received(
     teller: int | None, known: Mapping[int, float], connection: Connection
 ) -> list[tuple[int, float, bytes]]:
     """Return new rows of others."""
     every = connection.execute("SELECT teller, told_at FROM newest_readings").fetchall()
     return [
-        (number, told_at, body)
+        (number, sent_at, body)
         for number, at in every
         if number != teller and known.get(number) != at
-        for told_at, body in connection.execute(
+        for sent_at, body in connection.execute(
             "SELECT told_at, body FROM newest_readings WHERE teller = ?", (number,)
         )
     ]
@@ -467,7 +467,7 @@ def _told(
 def _readable_newest(body: bytes) -> list[_Known]:
     """Decode a row; an unreadable one counts as empty."""
     try:
-        plain = zstandard.ZstdDecompressor().decompress(body, max_output_size=_MOST_TOLD)
+        plain = zstandard.ZstdDecompressor().decompress(body, max_output_size=_MOST_SENT)
         return [_Known(sample, received_at) for received_at, sample in _DECODER.decode(plain)]
     except (msgspec.DecodeError, zstandard.ZstdError) as error:
         _log.warning("history.readings.unreadable", why=str(error))
@@ -623,4 +623,4 @@ def _forget(connection: Connection, now: float) -> None:
             "DELETE FROM telemetry_blocks WHERE level = ? AND start < ?", (number, horizon)
         )
     # Rows of versions that stored each reading separately.
-    connection.execute("DELETE FROM telemetry WHERE at < ?", (now - _TOLD_FOR_S,))
+    connection.execute("DELETE FROM telemetry WHERE at < ?", (now - _SENT_FOR_S,))

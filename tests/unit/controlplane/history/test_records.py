@@ -81,10 +81,11 @@ def test_dicts_and_booleans_of_foreign_records_are_what_the_sdk_makes_of_them() 
     assert report.values == flat
     assert type(report.values["is_best"]) is type(report.values["val/top/1"]) is int
     numbers = {
-        name: [value for _, _, value in told] for name, told in numbers_in(records).told.items()
+        name: [value for _, _, value in points]
+        for name, points in numbers_in(records).by_name.items()
     }
     assert numbers == {"val/loss": [2.0], "val/top/1": [1.0], "is_best": [0.0], "loss": [1.0]}
-    assert numbers_in(records, ["val/top/1"]).told.keys() == {"val/top/1"}
+    assert numbers_in(records, ["val/top/1"]).by_name.keys() == {"val/top/1"}
 
 
 def test_hostile_dicts_cost_no_other_value_and_no_room() -> None:
