@@ -17,7 +17,7 @@ from controlplane.history.values import Artifact, ArtifactState
 from nsml._path_text import recorded_name
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import AsyncGenerator, Iterator, Sequence
 
     from controlplane.artifacts.output_datasets import OutputDatasets
     from controlplane.content.content import Content
@@ -25,12 +25,12 @@ if TYPE_CHECKING:
     from controlplane.domain.values import Session
     from controlplane.history.sql.history import History
     from controlplane.history.values import ArtifactKey, Chunk
+    from controlplane.state.live_state import LiveState
     from controlplane.state.replica_rights import Rights
 
 MOST_A_PAGE: Final = 100
 MOST_REMOVED: Final = 1_000
 """Max versions removed per call."""
-_MOST_NAMED: Final = 100
 _MOST_REASON: Final = 2_048
 _SHOWN: Final = 200
 _FOLDER: Final = re.compile("[!-~]{1,200}")
@@ -42,8 +42,15 @@ class Artifacts:
     """Lists, removes and commits artifacts."""
 
     def __init__(
-        self, *, history: History, content: Content, rights: Rights, outputs: OutputDatasets
+        self,
+        *,
+        history: History,
+        state: LiveState,
+        content: Content,
+        rights: Rights,
+        outputs: OutputDatasets,
     ) -> None:
+        self._state = state
         self._outputs = outputs
         self._history = history
         self._content = content
@@ -55,9 +62,19 @@ class Artifacts:
         """Return artifacts of a session, oldest first, after this key."""
         return await self._history.artifacts.list(session.id, name=name, after=after, limit=limit)
 
-    async def named(self, name: str) -> tuple[Artifact, ...]:
-        """Return the newest durable artifacts of a name among all sessions, newest first."""
-        return await self._history.artifacts.named(name, limit=_MOST_NAMED)
+    async def of_owner(self, owner: str, name: str) -> AsyncGenerator[Artifact, None]:
+        """Yield the durable artifacts of a name among a user's sessions, newest first."""
+        # Before the history is read: a session that ends meanwhile is in both.
+        live = [one.value.id for one in self._state.sessions.values() if one.value.owner == owner]
+        last: Artifact | None = None
+        while True:
+            found = await self._history.artifacts.of_owner(
+                owner, name, live=live, after=last, limit=MOST_A_PAGE
+            )
+            for last in found:
+                yield last
+            if len(found) < MOST_A_PAGE:
+                return
 
     async def count_removed(self, session: Session, *, name: str) -> int:
         """Count the removed versions of a session."""

@@ -27,7 +27,11 @@ def wire(core: Core) -> Feature:
         accounts=core.accounts,
     )
     artifacts = Artifacts(
-        history=core.history, content=core.shared(content), rights=core.rights, outputs=outputs
+        history=core.history,
+        state=core.state,
+        content=core.shared(content),
+        rights=core.rights,
+        outputs=outputs,
     )
     kept_for_s = {
         folder: keep_s

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from contextlib import aclosing
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -88,8 +89,9 @@ class ArtifactServicer(artifacts_pb2_grpc.ArtifactServiceServicer):
         """
         who = require_agent()
         asking = await self._references.find_for_node(who, request.session_id, request.session_id)
-        async with self._reading.turn(asking.id):
-            for one in await self._artifacts.named(request.name):
+        saved = self._artifacts.of_owner(asking.owner, request.name)
+        async with self._reading.turn(asking.id), aclosing(saved):
+            async for one in saved:
                 session = await self._references.by_id(one.session_id)
                 if session is not None and _may_load(asking, session):
                     self._content.show(who, one.digest or "", session_id=asking.id)

@@ -711,6 +711,7 @@ async def test_a_session_is_found_by_id_name_and_request(history: History) -> No
     assert await catalogue.session_by_name("kim/mnist/1") == session(1)
     assert await catalogue.session_by_request("kim", "r1") == session(1)
     assert await catalogue.session("s9") is None
+    assert await catalogue.sessions_among({"s0001", "s9"}) == (session(1),)
     assert await catalogue.session_by_name("kim/mnist/9") is None
     assert await catalogue.session_by_request("lee", "r1") is None
     await catalogue.put_session(session(1, searched="changed"), term=1)
@@ -1921,18 +1922,23 @@ async def settled(history: History, number: int, digest: str, **given: Any) -> i
     return stands.version
 
 
-async def test_artifacts_of_a_name_are_found_among_all_sessions(history: History) -> None:
+async def test_artifacts_of_a_name_are_found_among_a_users_sessions(history: History) -> None:
+    await history.catalogue.put_session(session(1, id="s1", owner="kim"), term=1)
+    await history.catalogue.put_session(session(4, id="s4", owner="lee"), term=1)
     await history.artifacts.tell([artifact(5, session_id="s3")])
-    for number, session_id in ((1, "s1"), (3, "s2"), (2, "s1")):
+    for number, session_id in ((1, "s1"), (3, "s2"), (2, "s1"), (7, "s4"), (8, "s5")):
         await settled(history, number, f"{number}a" * 32, session_id=session_id)
     await settled(history, 4, "", session_id="s2")
     await settled(history, 6, "6a" * 32, name="other")
-    found = await history.artifacts.named("report", limit=2)
+    of_kim = partial(history.artifacts.of_owner, "kim", live=["s2", "s3"])
+    found = await of_kim("report", limit=2)
     assert [(one.session_id, one.saved_at) for one in found] == [("s2", 3.0), ("s1", 2.0)]
+    found = await of_kim("report", after=found[-1], limit=2)
+    assert [(one.session_id, one.saved_at) for one in found] == [("s1", 1.0)]
     await history.artifacts.remove("s2", "kim", [("report", 1)])
-    found = await history.artifacts.named("report", limit=9)
+    found = await of_kim("report", limit=9)
     assert [one.saved_at for one in found] == [2.0, 1.0]
-    assert await history.artifacts.named("nothing", limit=9) == ()
+    assert await of_kim("nothing", limit=9) == ()
 
 
 async def test_artifacts_get_versions_that_are_never_given_again(history: History) -> None:

@@ -26,6 +26,8 @@ _EXPIRED: Final = "expired"
 _KEY: Final = ("session_id", "attempt", "rank", "folder")
 _TELL: Final = f"{_ARTIFACT.insert('artifacts')} ON CONFLICT ({', '.join(_KEY)}) DO NOTHING"
 _PUT: Final = _ARTIFACT.upsert("artifacts", _KEY)
+_NEWEST: Final = ("saved_at", *_KEY)
+"""The order of artifacts of several sessions, descending."""
 _LISTED: Final = "session_id = ? AND state NOT IN ('UNCHANGED', 'REMOVED')"
 _LOCK: Final = (
     "INSERT INTO artifact_names (session_id, name, numbered) VALUES (?, ?, 0)"
@@ -43,15 +45,15 @@ class SqlArtifacts:
     def __init__(self, database: Database) -> None:
         self._database = database
 
-    async def tell(self, told: Sequence[Artifact]) -> None:
+    async def tell(self, recorded: Sequence[Artifact]) -> None:
         """Store recorded artifacts, except known ones and those beyond MOST_OF_SESSION of a session."""
 
         def work(connection: Connection) -> None:
-            for one in told:
+            for one in recorded:
                 if _count(connection, one.session_id) < MOST_OF_SESSION:
                     connection.execute(_TELL, _ARTIFACT.values(one))
 
-        await self._database.write(work, touches={one.session_id for one in told})
+        await self._database.write(work, touches={one.session_id for one in recorded})
 
     async def restore(self, artifacts: Sequence[Artifact]) -> None:
         """Store versions of a session being restored, with their numbers and states."""
@@ -116,13 +118,37 @@ class SqlArtifacts:
         )
         return await select(self._database, *query, _ARTIFACT.read)
 
-    async def named(self, name: str, *, limit: int) -> tuple[Artifact, ...]:
-        """List durable artifacts of this name among all sessions, newest first."""
+    async def of_owner(
+        self,
+        owner: str,
+        name: str,
+        *,
+        live: Collection[str],
+        after: Artifact | None = None,
+        limit: int,
+    ) -> tuple[Artifact, ...]:
+        """List durable artifacts of this name among a user's sessions, newest first, after this one.
+
+        `live`: the ids of the user's sessions that have not ended; the history knows the others.
+        """
+        dialect = self._database.dialect
+        key = ", ".join(_NEWEST)
+        places = ", ".join(f":{column}" for column in _NEWEST)
+        behind = "" if after is None else f" AND ({key}) < ({places})"
         text = (
-            f"SELECT {_ARTIFACT.columns} FROM artifacts"
-            " WHERE name = ? AND state = 'DURABLE' ORDER BY saved_at DESC LIMIT ?"
+            f"SELECT {_ARTIFACT.columns} FROM artifacts WHERE name = :name AND state = 'DURABLE'"
+            f" AND ({dialect.among('session_id', 'live')}"
+            f" OR session_id IN (SELECT id FROM sessions WHERE owner = :owner)){behind}"
+            f" ORDER BY {', '.join(f'{column} DESC' for column in _NEWEST)} LIMIT :limit"
         )
-        return await select(self._database, text, (name, limit), _ARTIFACT.read)
+        values = {
+            **({} if after is None else {column: getattr(after, column) for column in _NEWEST}),
+            "name": name,
+            "owner": owner,
+            "live": dialect.many(sorted(live)),
+            "limit": limit,
+        }
+        return await select(self._database, text, values, _ARTIFACT.read)
 
     async def count_removed(self, session_id: str, name: str) -> int:
         """Count the removed versions of a session; with `name` only its versions."""

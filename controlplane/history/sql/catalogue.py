@@ -78,6 +78,16 @@ class SqlCatalogue(SqlDatasets):
         """By id."""
         return await self._one_session("id = ?", session_id)
 
+    async def sessions_among(self, session_ids: Collection[str]) -> tuple[SessionRecord, ...]:
+        """List those of some ids that are of sessions."""
+        dialect = self._database.dialect
+        return await select(
+            self._database,
+            f"SELECT {_SESSION.columns} FROM sessions WHERE {dialect.among('id', 'ids')}",
+            {"ids": dialect.many(sorted(session_ids))},
+            _SESSION.read,
+        )
+
     async def session_by_name(self, name: str) -> SessionRecord | None:
         """By USER/DATASET/N."""
         return await self._one_session("name = ?", name)

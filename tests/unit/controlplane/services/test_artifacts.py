@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from functools import partial
 from types import SimpleNamespace
 from typing import Any
@@ -10,6 +11,7 @@ from unittest.mock import AsyncMock
 
 import pytest
 
+from controlplane.artifacts.artifacts import MOST_A_PAGE
 from controlplane.artifacts.expiry_loop import KeptFilesExpiry
 from controlplane.checkpoints.lost_uploads import Overdue
 from controlplane.datasets.pushes import DatasetPushes
@@ -167,6 +169,29 @@ async def test_a_node_finds_the_newest_of_a_name_among_its_users_sessions_alone(
     await kim.artifacts.RemoveArtifacts(removal)
     ask.name = "report"
     assert (await agent.stubs.artifacts.FindArtifact(ask)).artifact.session == first.name
+
+
+async def test_a_node_finds_one_however_many_newer_ones_others_have(rig: Rig) -> None:
+    kim, lee = await rig.user("kim"), await rig.user("lee")
+    agent = await (await rig.agent(gpus=3)).connect()
+    saved, of_lee, asking = await kim.submit(), await lee.submit(), await kim.submit()
+    await agent.assignments(3)
+    whole, blobs = tree(a=b"content")
+    await send(agent.stubs, blobs)
+    await agent.stubs.artifacts.CommitArtifact(commit(saved.id, 1, digest=whole.digest))
+    [stands] = await rig.on.history.artifacts.list(saved.id, limit=1)
+    for number in range(2, 2 * MOST_A_PAGE):
+        await rig.on.history.artifacts.settle(
+            replace(
+                stands,
+                session_id=of_lee.id,
+                folder=f"{number}-%artifact/model",
+                saved_at=100.0 + number,
+                digest=f"{number:064x}",
+            )
+        )
+    ask = pb.FindArtifactRequest(session_id=asking.id, name="report")
+    assert (await agent.stubs.artifacts.FindArtifact(ask)).artifact.session == saved.name
 
 
 @pytest.mark.parametrize(
