@@ -12,6 +12,7 @@ from controlplane.domain.boards.ranking import RankInterval, rank_intervals
 from controlplane.domain.boards.values import BestPer, BoardKind, Entry, MetricValue, ScoreDirection
 from controlplane.domain.errors import Denied, InvalidRequest
 from controlplane.domain.policy import ALLOW, CHANGE, may
+from controlplane.history.board_values import BoardCounts
 from controlplane.state.lru import LruDict
 from controlplane.wire.chunking import parts_of
 from controlplane.wire.times import timestamp
@@ -24,6 +25,8 @@ if TYPE_CHECKING:
     from controlplane.boards.session_boards import Ranking, SessionBoards, SessionsView
     from controlplane.boards.submission_boards import SubmissionBoards
     from controlplane.domain.identity import UserCaller
+    from controlplane.history.board_values import EvaluationState
+    from controlplane.history.sql.history import History
     from nsml.common.clock import Clock
 
 MOST_ENTRIES: Final = 1_000
@@ -56,14 +59,16 @@ class Answer:
 
     Attributes:
         content: equal for answers that differ in nothing but the GPU seconds of live sessions.
-        encoded: the answer as an encoded WatchBoardResponse.
+        encoded: the answer as an encoded WatchBoardResponse, which is one of ListEntries, too.
     """
 
-    board: pb.Board
-    entries: Sequence[pb.BoardEntry]
     content: bytes
     encoded: bytes
     made_at: float
+
+    def read(self) -> pb.ListEntriesResponse:
+        """Return the answer as a message."""
+        return pb.ListEntriesResponse.FromString(self.encoded)
 
 
 class SessionBoardViews:
@@ -148,8 +153,6 @@ class SessionBoardViews:
         for ranked, entry in zip(chosen, entries, strict=False):
             entry.gpu_seconds = self._sessions.gpu_seconds(ranked.row.of)
         return Answer(
-            board=message,
-            entries=entries,
             content=content,
             encoded=_content(message, entries),
             made_at=self._clock.monotonic(),
@@ -163,7 +166,7 @@ class SubmissionBoardViews:
         self._submissions = submissions
         self._clock = clock
         self._made: LruDict[tuple[object, ...], tuple[SubmissionRanking, Board, Answer]] = LruDict(
-            _KEPT_ROWS, weigh=lambda kept: len(kept[0].entries) + 1
+            _KEPT_ROWS, weigh=lambda kept: len(kept[0].board.entries) + 1
         )
 
     async def ranking(self, board: Board, evaluation: int = 0) -> SubmissionRanking:
@@ -203,7 +206,7 @@ class SubmissionBoardViews:
         *,
         is_manager: bool,
     ) -> Answer:
-        count, shown = ranking.seen_by(
+        shown = ranking.seen_by(
             caller.user,
             best_per=to_best_per(wanted.best_per, board.settings.best_per),
             by_private=wanted.by_private,
@@ -211,20 +214,34 @@ class SubmissionBoardViews:
             own_only=wanted.own_only,
             most=wanted.most,
         )
-        message = board_message(board, may_change=is_manager)
-        message.entry_count = count
-        message.evaluation = ranking.evaluation
-        message.reevaluated, message.to_reevaluate = ranking.state.done, ranking.state.of
-        message.has_private_scores = ranking.has_private
+        count = ranking.count(caller.user, is_manager=is_manager)
+        key = board, count, is_manager
+        head = ranking.heads.get(key)
+        if head is None:
+            found = ranking.board
+            message = _submissions_message(
+                board,
+                found.state._replace(shown=found.evaluation),
+                count=count,
+                may_change=is_manager,
+                has_private=found.has_private,
+            )
+            head = ranking.heads[key] = _content(message, ())
         # Fields of an encoded message may be joined: those who see the same entries share their encoding.
-        encoded = b"".join((_content(message, ()), *(one.encoded for one in shown)))
-        return Answer(
-            board=message,
-            entries=[one.message for one in shown],
-            content=encoded,
-            encoded=encoded,
-            made_at=self._clock.monotonic(),
-        )
+        encoded = b"".join((head, *shown))
+        return Answer(content=encoded, encoded=encoded, made_at=self._clock.monotonic())
+
+
+def _submissions_message(
+    board: Board, state: EvaluationState, *, count: int, may_change: bool, has_private: bool
+) -> pb.Board:
+    """Build the message of a board of a dataset; `state`: with the version that is listed as the one shown."""
+    message = board_message(board, may_change=may_change)
+    message.entry_count = count
+    message.evaluation = state.shown
+    message.reevaluated, message.to_reevaluate = state.done, state.of
+    message.has_private_scores = has_private
+    return message
 
 
 AnyRanking: TypeAlias = "Ranking | SubmissionRanking"
@@ -233,15 +250,40 @@ AnyRanking: TypeAlias = "Ranking | SubmissionRanking"
 class BoardViews:
     """Answers on boards of both kinds."""
 
-    def __init__(self, sessions: SessionBoardViews, submissions: SubmissionBoardViews) -> None:
+    def __init__(
+        self, sessions: SessionBoardViews, submissions: SubmissionBoardViews, history: History
+    ) -> None:
         self._sessions = sessions
         self._submissions = submissions
+        self._history = history
 
     async def ranking(self, board: Board) -> AnyRanking:
         """Return the ranking that a board shows; the same object while nothing changed."""
         if board.kind is BoardKind.METRIC:
             return await self._sessions.ranking(board)
         return await self._submissions.ranking(board)
+
+    async def listed(self, caller: UserCaller, boards: Sequence[Board]) -> list[pb.Board]:
+        """Return boards with their numbers, without ranking the submissions of each."""
+        user = caller.user
+        counts = await self._history.submissions.counts(user.name, user.id, user.team)
+        messages = []
+        for board in boards:
+            if board.kind is BoardKind.METRIC:
+                messages.append((await self.answer(caller, board, Wanted(limit=1))).read().board)
+                continue
+            found = counts.get((board.owner, board.name), BoardCounts())
+            is_manager = may(caller, CHANGE, board) is ALLOW
+            hidden = 0 if is_manager else found.failed - found.own_failed
+            message = _submissions_message(
+                board,
+                found.state,
+                count=found.every - hidden,
+                may_change=is_manager,
+                has_private=found.has_private,
+            )
+            messages.append(message)
+        return messages
 
     async def answer(self, caller: UserCaller, board: Board, wanted: Wanted) -> Answer:
         """Return what the caller sees of a board now; raises as the views of its kind."""

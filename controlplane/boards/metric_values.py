@@ -99,7 +99,7 @@ class MetricValues:
     async def _read(
         self, session_id: str, metric: str, until: float = math.inf
     ) -> SeriesExtent | None:
-        """Read a session whose levels do not tell: with new reports, or several attempts."""
+        """Read a session whose levels do not have it: with new reports, or several attempts."""
         views = await self._views(session_id, metric, -math.inf, until)
         if not views:
             return None
@@ -167,11 +167,11 @@ class MetricValues:
         if key in known:
             return known[key]
         views = await self._views(session_id, metric + STANDARD_ERROR, at, at)
-        told = [
+        errors = [
             column.last
             for view in views
             for column in view.columns
             if column.finite == 1 and column.x_low <= at <= column.x_high and column.last >= 0
         ]
-        known[key] = told[-1] if told else None
+        known[key] = errors[-1] if errors else None
         return known[key]

@@ -98,7 +98,7 @@ class _Pictures:
         if known is not None and now - known[0] < FRESH_S:
             return known[1]
         board = await self._boards.find(viewer, name)
-        answer = await self._views.answer(viewer, board, Wanted(limit=ROWS))
+        answer = (await self._views.answer(viewer, board, Wanted(limit=ROWS))).read()
         body = await in_own_thread(lambda: board_svg(answer.board, answer.entries).encode())
         if is_anybody:
             self._made.keep(name, (now, body))

@@ -99,12 +99,8 @@ class BoardServicer(boards_pb2_grpc.BoardServiceServicer):
         """List the boards that the caller sees."""
         who = require_user()
         async with self._reading.turn(who.user.name):
-            boards = await self._boards.every(who)
-            return pb.ListBoardsResponse(
-                boards=[
-                    (await self._views.answer(who, one, Wanted(limit=1))).board for one in boards
-                ]
-            )
+            boards = await self._views.listed(who, await self._boards.every(who))
+        return pb.ListBoardsResponse(boards=boards)
 
     @answering
     async def ListEntries(  # noqa: N802
@@ -125,7 +121,7 @@ class BoardServicer(boards_pb2_grpc.BoardServiceServicer):
                     by_private=request.by_private,
                 ),
             )
-        return pb.ListEntriesResponse(board=answer.board, entries=answer.entries)
+        return answer.read()
 
     @streaming
     async def WatchBoard(  # noqa: N802
@@ -167,7 +163,7 @@ class BoardServicer(boards_pb2_grpc.BoardServiceServicer):
 
     async def _message(self, who: UserCaller, board: Board) -> pb.Board:
         async with self._reading.turn(who.user.name):
-            return (await self._views.answer(who, board, Wanted(limit=1))).board
+            return (await self._views.answer(who, board, Wanted(limit=1))).read().board
 
 
 class _Handlers:

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Final
 from weakref import WeakValueDictionary
 
 from controlplane.boards.metric_values import AT_ONCE, STANDARD_ERROR, MetricValues
-from controlplane.boards.shared_call import SharedCall
+from controlplane.core.shared_call import SharedCall
 from controlplane.domain.boards.ranking import MOST_TREND
 from controlplane.domain.errors import InvalidRequest
 from controlplane.domain.identity import Role, User, UserCaller
@@ -412,8 +412,8 @@ class SessionBoards:
         changed = sorted(stale - sessions.live.keys())
         for start in range(0, len(changed), AT_ONCE):
             some = changed[start : start + AT_ONCE]
-            rows = [await self._history.catalogue.session(one) for one in some]
-            decoded = await self._decoded([row.record for row in rows if row is not None])
+            rows = await self._history.catalogue.sessions_among(some)
+            decoded = await self._decoded([row.record for row in rows])
             found = await self._matching(sessions, decoded)
             for session_id in some:
                 if session_id in found:

@@ -1,48 +1,40 @@
-"""Ranks the submissions to a dataset, and builds their entries: once for all viewers, with few additions for each."""
+"""Builds the entries of boards of datasets: encoded once for all viewers, with few additions for each."""
 
 from __future__ import annotations
 
-import math
-from dataclasses import dataclass, field, replace
-from functools import partial
+from bisect import bisect_right
+from dataclasses import dataclass, field
+from functools import cache
+from heapq import merge
+from itertools import accumulate
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from controlplane.boards.shared_call import SharedCall
-from controlplane.domain.boards.public_scores import shown_scores
-from controlplane.domain.boards.ranking import ranked
-from controlplane.domain.boards.values import (
-    BestPer,
-    BoardSettings,
-    Entry,
-    PublicScore,
-    SubmissionState,
-)
+from controlplane.domain.boards.ranking import NO_INTERVAL
 from controlplane.domain.competitions.values import team_of_key
 from controlplane.domain.errors import InvalidRequest
-from controlplane.history.board_values import entry_of
 from controlplane.state.lru import LruDict
 from controlplane.wire.chunking import PART_BYTES
 from controlplane.wire.times import timestamp
 from nsml.v1 import boards_pb2 as pb
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Iterable, Sequence
 
     from controlplane.boards.boards import Board
-    from controlplane.domain.boards.ranking import Ranked
+    from controlplane.domain.boards.ranking import RankInterval
+    from controlplane.domain.boards.values import BestPer, Entry
     from controlplane.domain.identity import User
-    from controlplane.history.board_values import EvaluationState, SubmissionEntry
-    from controlplane.history.sql.history import History
-    from controlplane.history.sql.submissions import KnownEntries
-    from nsml.common.clock import Clock
+    from controlplane.history.board_values import SubmissionEntry
+    from controlplane.submissions.scoreboards import Scoreboard, Scoreboards
 
-_KEPT: Final = 256
 _KEPT_ENTRIES: Final = 100_000
 """Entries of cached rankings, about a kilobyte each."""
 MOST_ARGS: Final = 512
 MOST_MEMO: Final = 256
 """Characters of an entry's texts: a thousand entries are one message."""
-_HOUR_S: Final = 3_600.0
+_TAG: Final = bytes([pb.WatchBoardResponse.ENTRIES_FIELD_NUMBER << 3 | 2])
+"""Of an entry in an encoded WatchBoardResponse: a field with a length."""
+_LOW_BITS: Final = 0x7F
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -54,121 +46,202 @@ class _Kind:
     is_manager: bool
 
 
-class _Row:
-    """An entry of a list, built when it is first shown: of thousands of entries an answer has the best ones.
+class _Place(NamedTuple):
+    """What an entry's place on the board adds to it, and changes most often."""
 
-    Attributes:
-        group: the user or team of which it is the best; "": all are listed.
+    rank: int = 0
+    interval: RankInterval = NO_INTERVAL
+
+
+class _Facts(NamedTuple):
+    """All else that an entry is made of."""
+
+    entry: SubmissionEntry
+    public: Entry
+    before: int = 0
+    trend: tuple[float, ...] = ()
+    is_duplicate: bool = False
+
+
+class _Row:
+    """An entry of a list as its viewers see it, each form encoded once.
+
+    Fields of an encoded message may come in parts: what changes with every score of others is a part of its own.
     """
 
-    __slots__ = ("_make", "_others", "_own", "entry", "group", "has_score")
+    __slots__ = ("_body", "_own", "facts", "others", "place")
 
-    def __init__(
-        self,
-        entry: SubmissionEntry,
-        group: tuple[str, str],
-        make: Callable[[], pb.BoardEntry],
-        *,
-        has_score: bool,
-    ) -> None:
-        self.entry = entry
-        self.group = group
-        self.has_score = has_score
-        self._make = make
-        self._others: Shown | None = None
-        self._own: Shown | None = None
+    def __init__(self, facts: _Facts, place: _Place, body: bytes) -> None:
+        self.facts = facts
+        self.place = place
+        self._body = body
+        self.others = _encoded(body + _place_message(place).SerializeToString())
+        """As others see it: a part of an encoded WatchBoardResponse."""
+        self._own: bytes | None = None
 
-    def shown(self, *, is_own: bool) -> Shown:
-        """Return it as its participant sees it, or as others do."""
-        if self._others is None:
-            self._others = _shown(self._make())
-        if not is_own:
-            return self._others
+    @property
+    def own(self) -> bytes:
+        """As its participant sees it."""
         if self._own is None:
-            message = pb.BoardEntry()
-            message.CopyFrom(self._others.message)
-            message.is_own = True
-            message.cause = int(self.entry.cause)  # type: ignore[assignment]
-            self._own = _shown(message)
+            part = _place_message(self.place)
+            part.is_own = True
+            part.cause = int(self.facts.entry.cause)  # type: ignore[assignment]
+            self._own = _encoded(self._body + part.SerializeToString())
         return self._own
 
-
-class Shown(NamedTuple):
-    """An entry for some viewers; `encoded`: as a part of an encoded WatchBoardResponse."""
-
-    message: pb.BoardEntry
-    encoded: bytes
+    def moved(self, place: _Place) -> _Row:
+        """Return it in another place."""
+        return _Row(self.facts, place, self._body)
 
 
-def _shown(message: pb.BoardEntry) -> Shown:
-    return Shown(message, pb.WatchBoardResponse(entries=[message]).SerializeToString())
+def _place_message(place: _Place) -> pb.BoardEntry:
+    rank, (low, high) = place
+    return pb.BoardEntry(rank=rank, rank_low=low, rank_high=high)
 
 
 class _List:
-    """The entries of a ranking in order, and where those of each user and team are."""
+    """The entries of a ranking in order, as one kind of viewers sees them.
 
-    def __init__(self, rows: Sequence[_Row]) -> None:
+    Args:
+        rows: those of the rankings before, by id; those that changed are replaced.
+    """
+
+    def __init__(self, board: Scoreboard, kind: _Kind, rows: dict[str, _Row]) -> None:
         self.rows = rows
-        self.scored_count = sum(row.has_score for row in rows)
-        self._by_name: dict[tuple[str, str], list[_Row]] = {}
-        for row in rows:
-            for name in _names(row.entry):
-                self._by_name.setdefault(name, []).append(row)
+        self._board = board
+        self._kind = kind
+        self._listing = board.listing(
+            kind.best_per, with_failed=kind.is_manager, by_private=kind.by_private
+        )
+        self._at: dict[int, _Row] = {}
+        self._first: list[bytes] = []
 
-    def of(self, user: User) -> set[_Row]:
-        """Return the rows of a user's participant."""
-        found = self._by_name.get(("user", user.name), [])
-        if user.team:
-            found = found + self._by_name.get(("team", user.team), [])
-        return {row for row in found if is_of(row.entry, user)}
+    def seen_by(self, user: User, *, own_only: bool, most: int) -> list[bytes]:
+        """Return the first `most` entries that a user sees, encoded; what it costs grows with `most` alone."""
+        own = self._board.ids_of(user)
+        places = self._places(own)
+        failed = [] if self._kind.is_manager else self._failed(own)
+        if own_only:
+            scored = [self._row(at).own for at in places[:most] if at < self._listing.scored]
+            others = [self._row(at) for at in places[:most] if at >= self._listing.scored]
+            rest = [row.own for row in _by_age(others, failed)]
+            return [*scored, *rest][:most]
+        shown = self._shown(most)
+        for at in places:
+            if at < most:
+                shown[at] = self._row(at).own
+        scored_count = self._listing.scored
+        if failed and scored_count < most:
+            is_own = set(map(id, failed)) | {id(self._row(at)) for at in places}
+            others = [self._row(at) for at in range(scored_count, len(shown))]
+            shown[scored_count:] = [
+                row.own if id(row) in is_own else row.others for row in _by_age(others, failed)
+            ]
+        return shown[:most]
+
+    def _shown(self, most: int) -> list[bytes]:
+        """Return the first entries as others see them."""
+        for at in range(len(self._first), min(most, len(self._listing))):
+            self._first.append(self._row(at).others)
+        return self._first[:most]
+
+    def _places(self, own: Iterable[str]) -> list[int]:
+        """Return where entries are listed, in order; those that are not are left out."""
+        return sorted(at for one in own if (at := self._listing.index_of(one)) is not None)
+
+    def _failed(self, own: Iterable[str]) -> list[_Row]:
+        """Build the rows of failed submissions, which their participant alone sees, the oldest first."""
+        public = self._board.public
+        seen: dict[object, SubmissionEntry] = {}
+        failed = [self._board.entries[one] for one in own if one in self._board.failed]
+        for one in sorted(failed, key=_age):
+            group = self._listing.group_of(public[one.row.id])
+            if not self._listing.has_group(group):
+                seen.setdefault(group, one)
+        return [self._made(_Facts(one, public[one.row.id]), _Place()) for one in seen.values()]
+
+    def _row(self, at: int) -> _Row:
+        row = self._at.get(at)
+        if row is None:
+            board, listing, kind = self._board, self._listing, self._kind
+            _, public = listing.keyed[at]
+            facts = _Facts(
+                board.entries[public.id],
+                public,
+                board.before(public, kind.best_per, by_private=kind.by_private),
+                board.trend(public, kind.best_per, by_private=kind.by_private),
+                kind.is_manager and listing.is_duplicate(public),
+            )
+            place = _Place(listing.rank(at), listing.interval(public))
+            row = self._at[at] = self._made(facts, place)
+        return row
+
+    def _made(self, facts: _Facts, place: _Place) -> _Row:
+        known = self.rows.get(facts.public.id)
+        if known is not None and known.facts == facts:
+            row = known if known.place == place else known.moved(place)
+        else:
+            row = _Row(facts, place, self._body(facts))
+        self.rows[facts.public.id] = row
+        return row
+
+    def _body(self, facts: _Facts) -> bytes:
+        row, score = facts.entry
+        message = pb.BoardEntry(
+            rank_before=facts.before,
+            owner=row.owner,
+            team=team_of_key(row.team),
+            score=self._board.score(row.id),
+            submitted_at=timestamp(row.submitted_at),
+            session=row.session,
+            session_id=row.session_id,
+            checkpoint=row.checkpoint,
+            args=row.args[:MOST_ARGS],
+            memo=row.memo[:MOST_MEMO],
+            submission_id=row.id,
+            state=int(facts.entry.state),  # type: ignore[arg-type]
+            gpu_seconds=row.gpu_seconds,
+            standard_error=facts.public.standard_error,
+            trend=facts.trend,
+        )
+        if self._kind.is_manager:
+            message.cause = int(facts.entry.cause)  # type: ignore[assignment]
+            message.is_duplicate = facts.is_duplicate
+            if score is not None:
+                if score.private is not None:
+                    message.private_score = score.private
+                message.is_unstable = score.checked is not None and score.checked != score.score
+        return message.SerializeToString()
 
 
 @dataclass(slots=True)
 class SubmissionRanking:
     """The submissions to a dataset, in one version of their scores."""
 
-    settings: BoardSettings
-    state: EvaluationState
-    evaluation: int
-    entries: tuple[SubmissionEntry, ...]
-    hour: int
-    shown: Mapping[str, float | None] = field(default_factory=dict)
-    has_private: bool = False
-    _owners: frozenset[str] = frozenset()
-    _teams: frozenset[str] = frozenset()
+    board: Scoreboard
+    heads: dict[tuple[Board, int, bool], bytes] = field(default_factory=dict)
+    """Encoded boards without entries, by how many entries the viewer sees and whether the viewer manages it."""
+    _rows: dict[_Kind, dict[str, _Row]] = field(default_factory=dict)
     _lists: dict[_Kind, _List] = field(default_factory=dict)
-    _failed: dict[tuple[str, str], list[SubmissionEntry]] = field(default_factory=dict)
-    _failed_count: int = 0
 
-    def __post_init__(self) -> None:
-        """Find the scores that participants see."""
-        settings = self.settings
-        self.shown = shown_scores(
-            map(entry_of, self.entries),
-            settings.public_score,
-            settings.ladder_step,
-            settings.direction,
-        )
-        self._owners = frozenset(one.row.owner for one in self.entries)
-        self._teams = frozenset(one.row.team for one in self.entries if one.row.team)
-        for one in filter(_is_failed, self.entries):
-            self._failed_count += 1
-            for name in _names(one):
-                self._failed.setdefault(name, []).append(one)
-        self.has_private = any(
-            one.score is not None and one.score.private is not None for one in self.entries
-        )
-
-    def is_same(self, other: SubmissionRanking) -> bool:
-        """Whether both give the same entries."""
-        mine = self.settings, self.state, self.evaluation, self.hour, self.entries
-        return mine == (other.settings, other.state, other.evaluation, other.hour, other.entries)
+    def after(self, board: Scoreboard) -> SubmissionRanking:
+        """Return the ranking of a later scoreboard, with the rows of this one."""
+        return SubmissionRanking(board, _rows=self._rows)
 
     def viewer_key(self, user: User) -> tuple[str, str]:
         """Users with equal keys see the same, unless one of them manages the board."""
+        has = self.board.has_entries_of
         return (
-            user.id if user.name in self._owners else "",
-            user.team if user.team in self._teams else "",
+            user.id if has(("user", user.name)) else "",
+            user.team if user.team and has(("team", user.team)) else "",
+        )
+
+    def count(self, user: User, *, is_manager: bool) -> int:
+        """Return how many entries a user sees; `is_manager`: the user may change the board, and sees all."""
+        if is_manager:
+            return len(self.board.entries)
+        return self.board.visible_count + sum(
+            map(self.board.failed.__contains__, self.board.ids_of(user))
         )
 
     def seen_by(
@@ -180,129 +253,26 @@ class SubmissionRanking:
         is_manager: bool,
         own_only: bool,
         most: int,
-    ) -> tuple[int, list[Shown]]:
-        """Return how many entries a user sees, and the first `most` of those that are listed, best first.
+    ) -> Sequence[bytes]:
+        """Return the first `most` entries of those that are listed for a user, best first.
 
-        What it costs grows with `most`, not with the entries, once the first viewer has asked.
-        `is_manager`: the user may change the board, and sees everything. `own_only`: the user's participant's.
+        Each is a part of an encoded WatchBoardResponse; all are at most one message. `own_only`: the user's participant's.
         """
         kind = _Kind(best_per=best_per, by_private=by_private, is_manager=is_manager)
         listed = self._lists.get(kind)
         if listed is None:
-            listed = self._lists[kind] = self._listed(kind)
-        rows, own = listed.rows, listed.of(user)
-        count = len(self.entries)
-        if not is_manager:
-            mine = self._failed_of(user)
-            count += len(mine) - self._failed_count
-            if mine:
-                further = self._further(mine, listed, kind)
-                own = own.union(further)
-                others = [*rows[listed.scored_count :], *further]
-                others.sort(key=lambda row: _age(row.entry))
-                rows = [*rows[: listed.scored_count], *others]
-        if own_only:
-            rows = [row for row in rows if row in own]
-        shown = [row.shown(is_own=row in own) for row in rows[:most]]
-        size = 0
-        for place, one in enumerate(shown):
-            size += len(one.encoded)
-            if size > PART_BYTES:
-                return count, shown[:place]
-        return count, shown
-
-    def _failed_of(self, user: User) -> list[SubmissionEntry]:
-        """Return the failed submissions of a user's participant."""
-        found = self._failed.get(("user", user.name), [])
-        if user.team:
-            found = found + self._failed.get(("team", user.team), [])
-        return list({one.row.id: one for one in found if is_of(one, user)}.values())
-
-    def _further(self, failed: Sequence[SubmissionEntry], listed: _List, kind: _Kind) -> list[_Row]:
-        """Build the rows of failed submissions, which their participant alone sees."""
-        is_best = kind.best_per is not BestPer.NONE
-        groups = {row.group for row in listed.rows} if is_best else set()
-        return [row for row in self._made(failed, kind) if row.group not in groups]
-
-    def _listed(self, kind: _Kind) -> _List:
-        visible = [one for one in self.entries if kind.is_manager or not _is_failed(one)]
-        return _List(self._made(visible, kind))
-
-    def _made(self, entries: Sequence[SubmissionEntry], kind: _Kind) -> list[_Row]:
-        """Rank entries."""
-        by_id = {one.row.id: one for one in entries}
-        found = ranked(
-            [self._ranked_by(one, kind) for one in entries],
-            direction=self.settings.direction,
-            best_per=kind.best_per,
-            now=(self.hour + 1) * _HOUR_S,
-        )
-        return [
-            _Row(
-                by_id[one.entry.id],
-                _group(one, kind),
-                partial(self._message, by_id[one.entry.id], one, kind),
-                has_score=bool(one.rank),
-            )
-            for one in found
-        ]
-
-    def _ranked_by(self, one: SubmissionEntry, kind: _Kind) -> Entry:
-        if kind.by_private:
-            return entry_of(one, is_private=True)
-        entry = entry_of(one)
-        shown = self.shown.get(entry.id)
-        if self.settings.public_score is PublicScore.EXACT and shown == entry.score:
-            return entry
-        is_exact = shown == entry.score or self.settings.public_score is PublicScore.EXACT
-        return replace(
-            entry, score=shown, standard_error=entry.standard_error if is_exact else None
-        )
-
-    def _message(self, one: SubmissionEntry, place: Ranked, kind: _Kind) -> pb.BoardEntry:
-        row, score = one.row, one.score
-        message = pb.BoardEntry(
-            rank=place.rank,
-            rank_before=place.before,
-            owner=row.owner,
-            team=team_of_key(row.team),
-            score=self.shown.get(row.id),
-            submitted_at=timestamp(row.submitted_at),
-            session=row.session,
-            session_id=row.session_id,
-            checkpoint=row.checkpoint,
-            args=row.args[:MOST_ARGS],
-            memo=row.memo[:MOST_MEMO],
-            submission_id=row.id,
-            state=int(one.state),  # type: ignore[arg-type]
-            gpu_seconds=row.gpu_seconds,
-            rank_low=place.interval.low,
-            rank_high=place.interval.high,
-            standard_error=place.entry.standard_error,
-            trend=() if kind.by_private and not kind.is_manager else place.trend,
-        )
-        if kind.is_manager:
-            message.cause = int(one.cause)  # type: ignore[assignment]
-            message.is_duplicate = place.is_duplicate
-            if score is not None:
-                if score.private is not None:
-                    message.private_score = score.private
-                message.is_unstable = score.checked is not None and score.checked != score.score
-        return message
+            rows = self._rows.setdefault(kind, {})
+            listed = self._lists[kind] = _List(self.board, kind, rows)
+        return _fitting(listed.seen_by(user, own_only=own_only, most=most))
 
 
 class SubmissionBoards:
-    """Reads the submissions of boards."""
+    """Ranks the submissions of boards."""
 
-    def __init__(self, history: History, clock: Clock) -> None:
-        self._history = history
-        self._clock = clock
-        self._calls: LruDict[tuple[Board, int], SharedCall[SubmissionRanking]] = LruDict(_KEPT)
+    def __init__(self, scoreboards: Scoreboards) -> None:
+        self._scoreboards = scoreboards
         self._known: LruDict[tuple[str, int], SubmissionRanking] = LruDict(
-            _KEPT_ENTRIES, weigh=lambda kept: len(kept.entries) + 1
-        )
-        self._rows: LruDict[tuple[str, int], KnownEntries] = LruDict(
-            _KEPT_ENTRIES, weigh=lambda known: len(known) + 1
+            _KEPT_ENTRIES, weigh=lambda kept: len(kept.board.entries) + 1
         )
 
     async def ranking(self, board: Board, evaluation: int = 0) -> SubmissionRanking:
@@ -310,72 +280,52 @@ class SubmissionBoards:
 
         The same object while nothing changed.
         """
-        key = board, evaluation
-        call = self._calls.get(key)
-        if call is None:
-            call = SharedCall(lambda: self._read(board, evaluation))
-            self._calls.keep(key, call)
-        return await call()
-
-    async def _read(self, board: Board, evaluation: int) -> SubmissionRanking:
-        submissions = self._history.submissions
-        # The version first: what is shown meanwhile is newer, never older.
-        state = await submissions.evaluation(board.owner, board.name)
-        version = evaluation or state.shown
+        found = await self._scoreboards.read(board.owner, board.name, board.settings, evaluation)
         key = board.full_name, evaluation
-        read = await submissions.read_again(
-            board.owner, board.name, version, before=self._rows.get(key)
-        )
-        self._rows.keep(key, read)
-        made = SubmissionRanking(
-            settings=board.settings,
-            state=state,
-            evaluation=version,
-            entries=read.entries,
-            hour=math.floor(self._clock.time() / _HOUR_S),
-        )
         known = self._known.get(key)
-        if known is not None and known.is_same(made):
+        if known is not None and known.board is found:
             return known
+        made = SubmissionRanking(found) if known is None else known.after(found)
         self._known.keep(key, made)
         return made
 
 
 def check_evaluation(ranking: SubmissionRanking, *, is_manager: bool) -> None:
     """Raise InvalidRequest for a version that there is not, or that only the board's owner sees until it is shown."""
-    newest = ranking.state.newest if is_manager else ranking.state.shown
-    if not 1 <= ranking.evaluation <= newest:
+    board = ranking.board
+    newest = board.state.newest if is_manager else board.state.shown
+    if not 1 <= board.evaluation <= newest:
         raise InvalidRequest(
-            f"there is no version {ranking.evaluation} of the scores", why=f"the newest is {newest}"
+            f"there is no version {board.evaluation} of the scores", why=f"the newest is {newest}"
         )
 
 
-def is_of(one: SubmissionEntry, user: User) -> bool:
-    """Whether a user is the participant: the one who submitted, or of the team for which it was submitted."""
-    row = one.row
-    is_same = row.owner == user.name and (not row.owner_id or row.owner_id == user.id)
-    return is_same or bool(row.team and row.team == user.team)
+def _fitting(encoded: list[bytes]) -> list[bytes]:
+    """Return as many as fit into a message."""
+    if sum(map(len, encoded)) <= PART_BYTES:
+        return encoded
+    return encoded[: bisect_right(list(accumulate(map(len, encoded))), PART_BYTES)]
 
 
-def _is_failed(one: SubmissionEntry) -> bool:
-    return one.state is SubmissionState.FAILED
+def _encoded(body: bytes) -> bytes:
+    """Return an encoded entry as a part of an encoded WatchBoardResponse."""
+    return _prefix(len(body)) + body
+
+
+@cache
+def _prefix(length: int) -> bytes:
+    """Return the tag and the length, seven bits a byte, the low ones first."""
+    parts = [_TAG]
+    while length > _LOW_BITS:
+        parts.append(bytes([length & _LOW_BITS | 0x80]))
+        length >>= 7
+    return b"".join([*parts, bytes([length])])
+
+
+def _by_age(rows: Iterable[_Row], failed: Iterable[_Row]) -> Iterable[_Row]:
+    """Return rows without a score in their order."""
+    return merge(rows, failed, key=lambda row: _age(row.facts.entry))
 
 
 def _age(one: SubmissionEntry) -> tuple[float, str]:
     return one.row.submitted_at, one.row.id
-
-
-def _group(one: Ranked, kind: _Kind) -> tuple[str, str]:
-    match kind.best_per:
-        case BestPer.NONE:
-            return ("", "")
-        case BestPer.USER:
-            return ("user", one.entry.owner)
-        case BestPer.TEAM:
-            return one.entry.participant
-
-
-def _names(one: SubmissionEntry) -> list[tuple[str, str]]:
-    """Return the keys of those whose entry it may be."""
-    row = one.row
-    return [("user", row.owner), ("team", row.team)] if row.team else [("user", row.owner)]

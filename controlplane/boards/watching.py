@@ -1,4 +1,4 @@
-"""Watches boards: each change is computed once, however many watch, and told at most five times a second."""
+"""Watches boards: each change is computed once, however many watch, and sent at most five times a second."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ class _Feed(Generic[R]):
         self.watchers: dict[asyncio.Event, None] = {}
         self.task: asyncio.Task[None] | None = None
 
-    def tell(self, board: Board | None, ranking: R | None) -> None:
+    def update(self, board: Board | None, ranking: R | None) -> None:
         """Wake the watchers if this is new."""
         if self.number and board == self.board and ranking is self.ranking:
             return
@@ -118,7 +118,7 @@ class BoardFeeds(Generic[R]):
                 begun = self._clock.monotonic()
                 try:
                     board = await self._find(key)
-                    feed.tell(board, None if board is None else await self._rank(board))
+                    feed.update(board, None if board is None else await self._rank(board))
                 except Exception as error:  # noqa: BLE001 - its watchers wait for it
                     _log.warning("boards.not_read", board=f"{owner}/{name}", reason=str(error))
                     await self._clock.sleep(RETRY_S)

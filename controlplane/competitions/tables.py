@@ -6,8 +6,8 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from controlplane.boards.shared_call import SharedCall
 from controlplane.competitions.competitions import organises
+from controlplane.core.shared_call import SharedCall
 from controlplane.domain.boards.values import SubmissionState
 from controlplane.domain.competitions.phases import end_of, in_order, is_within, phase_shown
 from controlplane.domain.competitions.standings import is_settled

@@ -201,6 +201,22 @@ class EvaluationState(NamedTuple):
         return self.newest > self.shown
 
 
+class BoardCounts(NamedTuple):
+    """Submissions to a dataset, test ones and re-runs apart, in the version of scores that is shown.
+
+    Attributes:
+        failed: how many of all failed.
+        own_failed: of these, of the participant who asks.
+        has_private: some have a score on private rows.
+    """
+
+    every: int = 0
+    failed: int = 0
+    own_failed: int = 0
+    has_private: bool = False
+    state: EvaluationState = EvaluationState()
+
+
 def entry_of(found: SubmissionEntry, *, is_private: bool = False) -> Entry:
     """Return what is ranked of a submission, by its exact score or the one on private rows.
 

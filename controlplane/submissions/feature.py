@@ -16,6 +16,7 @@ from controlplane.sessions.remove import Remover
 from controlplane.sessions.stop import Stopper
 from controlplane.submissions.participation import Participation
 from controlplane.submissions.results import Results
+from controlplane.submissions.scoreboards import Scoreboards
 from controlplane.submissions.service import SubmissionServicer
 from controlplane.submissions.session_maker import SessionMaker
 from controlplane.submissions.submission_loop import SubmissionLoop
@@ -81,10 +82,15 @@ def submissions(core: Core) -> Submissions:
     )
 
 
+def scoreboards(core: Core) -> Scoreboards:
+    """The submissions to datasets, ranked."""
+    return Scoreboards(core.history, core.clock)
+
+
 def wire(core: Core) -> Feature:
     """Offer SubmissionService; the leader carries submissions out."""
     views = SubmissionViews(
-        history=core.history,
+        scoreboards=core.shared(scoreboards),
         state=core.state,
         submissions=core.shared(submissions),
         maker=core.shared(session_maker),

@@ -46,7 +46,7 @@ class Scores:
     row_count: int
 
 
-class _Told(msgspec.Struct):
+class _ResultFile(msgspec.Struct):
     """result.json, written beside the evaluation of the dataset's owner: no field is trusted."""
 
     score: str
@@ -114,7 +114,7 @@ class Results:
 def scores_in(data: bytes) -> Scores | Fail:
     """Parse result.json; each score strictly."""
     try:
-        told = msgspec.json.decode(data, type=_Told)
+        result = msgspec.json.decode(data, type=_ResultFile)
     except (msgspec.DecodeError, UnicodeDecodeError):
         return Fail(
             SubmissionCause.EVALUATION_FAILED, "the result of the evaluation cannot be read"
@@ -122,16 +122,16 @@ def scores_in(data: bytes) -> Scores | Fail:
     try:
         score, private, checked = (
             None if text is None else parse_score(text)
-            for text in (told.score, told.private, told.check)
+            for text in (result.score, result.private, result.check)
         )
     except ScoreRefused:
         return Fail(SubmissionCause.NOT_FINITE)
-    given = told.standard_error
-    is_usable = given is not None and math.isfinite(given) and given >= 0
+    error = result.standard_error
+    is_usable = error is not None and math.isfinite(error) and error >= 0
     return Scores(
         score=score if score is not None else math.nan,
         private=private,
-        standard_error=given if is_usable else None,
+        standard_error=error if is_usable else None,
         checked=checked,
-        row_count=told.rows if 0 <= told.rows < MOST_ROWS else 0,
+        row_count=result.rows if 0 <= result.rows < MOST_ROWS else 0,
     )

@@ -11,10 +11,12 @@ from nsml.v1 import boards_pb2 as pb
 from nsml.v1 import boards_pb2_grpc
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator
+    from collections.abc import AsyncGenerator, Mapping
 
+    from controlplane.history.board_values import SubmissionEntry
     from controlplane.history.sql.history import History
     from controlplane.limits.concurrency_limits import Turns
+    from controlplane.submissions.pipeline import Stage
     from controlplane.submissions.submissions import Submissions
     from controlplane.submissions.views import SubmissionViews
 
@@ -85,15 +87,20 @@ class SubmissionServicer(boards_pb2_grpc.SubmissionServiceServicer):
     ) -> AsyncGenerator[pb.WatchSubmissionResponse, None]:
         """Stream it until it is over."""
         who = require_user()
-        told: pb.Submission | None = None
+        sent: pb.Submission | None = None
+        seen: tuple[SubmissionEntry, Mapping[Stage, str]] | None = None
         with self._history.streams.changed(request.id) as change:
             while True:
                 entry = await self._submissions.find(who, request.id)
+                before, seen = seen, (entry, self._views.waiting(who, entry.row))
+                if seen == before:
+                    await change.wait_for(LOOK_EVERY_S)
+                    continue
                 async with self._reading.turn(who.user.name):
                     message = await self._views.one(who, entry)
-                if message != told:
+                if message != sent:
                     yield pb.WatchSubmissionResponse(submission=message)
-                    told = message
+                    sent = message
                 if entry.row.state.is_over:
                     return
                 await change.wait_for(LOOK_EVERY_S)

@@ -10,8 +10,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from functools import partial
-from itertools import groupby
-from operator import attrgetter
 from typing import TYPE_CHECKING, Any, Final, NoReturn
 
 import structlog
@@ -63,7 +61,7 @@ if TYPE_CHECKING:
     from nsml.common.clock import Clock
 
 SWEEP_EVERY_S: Final = 3.0
-"""Limits pass and submissions come by other control planes without a change of a session: interval between sweeps,"""
+"""Interval between sweeps, for what is noticed by no change: a quota or a node that a step waits for, an upload that ended,"""
 SWEEP_REST: Final = 4.0
 """and as a multiple of a sweep's duration: with thousands on their way, sweeps become rare."""
 SOON_S: Final = 0.1
@@ -218,21 +216,16 @@ class SubmissionLoop:
 
     async def _sweep_scores(self) -> None:
         """Advance the evaluations of re-evaluations, and show those that are over."""
-        by_board = attrgetter("row.dataset_owner", "row.dataset")
-        entries = sorted(await self._submissions.unfinished_scores(), key=by_board)
-        chosen = [
-            one
-            for _, group in groupby(entries, by_board)
-            for one in sorted(group, key=lambda one: not (one.score and one.score.session_id))[
-                :MOST_REEVALUATED
-            ]
-        ]
-        await each_at_once(
-            chosen, lambda one: self._guarded(self._advance_score, one, one.row.id), most=AT_ONCE
-        )
         for owner, dataset in await self._submissions.running_evaluations():
-            at = self._clock.time()
-            if self._leads():
+            unfinished = partial(self._submissions.unfinished_scores, owner, dataset)
+            await each_at_once(
+                await unfinished(limit=MOST_REEVALUATED),
+                lambda one: self._guarded(self._advance_score, one, one.row.id),
+                most=AT_ONCE,
+            )
+            # Showing it looks at all of its scores.
+            if not await unfinished(limit=1) and self._leads():
+                at = self._clock.time()
                 await self._submissions.show_evaluation(owner, dataset, at=at)
 
     async def _guarded(self, advance: Callable[[Any], Any], one: Any, submission_id: str) -> None:
@@ -266,7 +259,7 @@ class SubmissionLoop:
             row = changed
 
     def _note(self, row: SubmissionRow, step: Step | None, action: Action | None) -> None:
-        """Note whether the step has ended, and its result is on its way: nothing tells when it is kept."""
+        """Note whether the step has ended, and its result is on its way: no change reports when it is kept."""
         if step is not None and step.cause is not None and isinstance(action, Wait):
             self._soon[row.id] = None
         else:
@@ -499,11 +492,16 @@ class SubmissionLoop:
 
     async def _stop_orphans(self) -> None:
         """Stop sessions of submissions that are gone, with their dataset: nobody takes their results."""
-        steps = [one.value for one in self._state.sessions.values() if one.value.spec.submission_id]
+        steps = [
+            one.value
+            for one in self._state.sessions.values()
+            if one.value.spec.submission_id
+            and not one.value.state.is_ended
+            and one.value.state is not SessionState.FINALIZING
+        ]
+        known = await self._submissions.known({one.spec.submission_id for one in steps})
         for session in steps:
-            if session.state.is_ended or session.state is SessionState.FINALIZING:
-                continue
-            if await self._submissions.get(session.spec.submission_id) is None and self._leads():
+            if session.spec.submission_id not in known and self._leads():
                 why = "its dataset was removed, with its submissions"
                 await self._stopper.stop(session, asked_by=GIVEN_UP_BY, grace_s=None, reason=why)
 

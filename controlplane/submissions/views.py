@@ -6,31 +6,26 @@ from typing import TYPE_CHECKING, Final
 
 from controlplane.domain.errors import NsmlError
 from controlplane.domain.lifecycle import SessionState
-from controlplane.state.lru import LruDict
 from controlplane.submissions.convert import Facts, sees_step, submission_message
 from controlplane.submissions.pipeline import Stage
-from controlplane.submissions.shown import NOTHING, ShownBoard, shown_board
 from controlplane.submissions.submissions import may_see_private
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
     from controlplane.domain.identity import UserCaller
     from controlplane.domain.plan import Explanation
     from controlplane.domain.values import Session
     from controlplane.history.board_values import SubmissionEntry, SubmissionRow
-    from controlplane.history.sql.history import History
-    from controlplane.history.sql.submissions import KnownEntries
     from controlplane.records.logs import Logs
     from controlplane.state.live_state import LiveState
+    from controlplane.submissions.scoreboards import Scoreboard, Scoreboards
     from controlplane.submissions.session_maker import SessionMaker
     from controlplane.submissions.submissions import Submissions
     from nsml.v1 import boards_pb2 as pb
 
 MOST_OUTPUT_BYTES: Final = 4_096
 """Of what an evaluation printed: its end."""
-_KEPT_ENTRIES: Final = 50_000
-"""Entries of boards as they were read last, about a kilobyte each."""
 
 
 class SubmissionViews:
@@ -43,22 +38,19 @@ class SubmissionViews:
     def __init__(
         self,
         *,
-        history: History,
+        scoreboards: Scoreboards,
         state: LiveState,
         submissions: Submissions,
         maker: SessionMaker,
         logs: Logs,
         waiting: Callable[[str], Explanation | None],
     ) -> None:
-        self._history = history
+        self._scoreboards = scoreboards
         self._state = state
         self._submissions = submissions
         self._maker = maker
         self._logs = logs
         self._waiting = waiting
-        self._known: LruDict[tuple[str, str], KnownEntries] = LruDict(
-            _KEPT_ENTRIES, weigh=lambda known: len(known) + 1
-        )
 
     async def one(self, caller: UserCaller, entry: SubmissionEntry) -> pb.Submission:
         """Build the message of one submission, with all that the caller may know."""
@@ -66,48 +58,49 @@ class SubmissionViews:
         if may_see_private(caller, entry.row):
             output = await self._output(entry)
         next_at = await self._submissions.next_at(entry.row)
-        board = await self._board(entry.row) if entry.score is not None else NOTHING
+        board = await self._board(entry.row) if entry.score is not None else None
         return await self._message(caller, entry, board, output=output, next_at=next_at)
 
     async def many(
         self, caller: UserCaller, entries: Sequence[SubmissionEntry]
     ) -> list[pb.Submission]:
         """Build messages for a list: without output, and without when the next one is permitted."""
-        boards: dict[tuple[str, str], ShownBoard] = {}
+        boards: dict[tuple[str, str], Scoreboard] = {}
         made = []
         for one in entries:
             key = one.row.dataset_owner, one.row.dataset
             if key not in boards and one.score is not None:
                 boards[key] = await self._board(one.row)
-            made.append(await self._message(caller, one, boards.get(key, NOTHING)))
+            made.append(await self._message(caller, one, boards.get(key)))
         return made
 
     async def _message(
         self,
         caller: UserCaller,
         entry: SubmissionEntry,
-        board: ShownBoard,
+        board: Scoreboard | None,
         *,
         output: str = "",
         next_at: float = 0.0,
     ) -> pb.Submission:
         row, score = entry
         facts = Facts(
-            score=board.scores.get(row.id),
-            rank=board.ranks.get(row.id, 0),
+            score=board.score(row.id) if board is not None else None,
+            rank=board.rank(row.id) if board is not None else 0,
             evaluation=score.evaluation if score is not None else 0,
             next_at=next_at,
             output=output,
-            waiting={stage: self._why(caller, row, stage) for stage in Stage},
+            waiting=self.waiting(caller, row),
         )
         return submission_message(caller, entry, facts)
 
-    async def _board(self, row: SubmissionRow) -> ShownBoard:
+    async def _board(self, row: SubmissionRow) -> Scoreboard:
         settings = await self._maker.settings(row.dataset_owner, row.dataset)
-        key = row.dataset_owner, row.dataset
-        read = await self._history.submissions.read_again(*key, before=self._known.get(key))
-        self._known.keep(key, read)
-        return shown_board(read.entries, settings)
+        return await self._scoreboards.read(row.dataset_owner, row.dataset, settings)
+
+    def waiting(self, caller: UserCaller, row: SubmissionRow) -> Mapping[Stage, str]:
+        """Return why each step waits; "": it does not."""
+        return {stage: self._why(caller, row, stage) for stage in Stage}
 
     def _why(self, caller: UserCaller, row: SubmissionRow, stage: Stage) -> str:
         """Say why a step waits; "": it does not."""

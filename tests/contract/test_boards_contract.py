@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import threading
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -44,7 +45,7 @@ from controlplane.history.board_values import (
 )
 from controlplane.history.postgresql import open_postgresql
 from controlplane.history.sql import object_references as referring
-from controlplane.history.sql.submissions import KeptUntil
+from controlplane.history.sql.submissions import BoardMark, BoardReading, KeptUntil
 from controlplane.history.sqlite import open_history
 from controlplane.history.values import (
     Artifact,
@@ -360,6 +361,33 @@ async def test_new_submissions_and_re_evaluations_are_reported(history: History)
         assert SUBMITTED not in (touched.take() or {SUBMITTED})
 
 
+async def test_submissions_to_different_boards_do_not_wait_for_each_other(
+    emptied_database: Any,
+) -> None:
+    one, other = [await open_postgresql(emptied_database, clock=SystemClock()) for _ in range(2)]
+    begun, go_on, checks = threading.Event(), threading.Event(), []
+
+    def hold(past: PastSubmissions) -> None:
+        checks.append(past)
+        begun.set()
+        go_on.wait(60)
+
+    try:
+        held = asyncio.create_task(one.submissions.add(submission(1), since=0.0, check=hold))
+        await asyncio.to_thread(begun.wait, 60)
+        await add(other, 2, owner="park", dataset="other")
+        assert not held.done()
+        go_on.set()
+        assert (await held).is_new
+        assert len(checks) == 1, (
+            "a holder of a lock that others wait for is ended, and begins again"
+        )
+    finally:
+        go_on.set()
+        await one.close()
+        await other.close()
+
+
 async def test_a_submission_changes_only_from_expected_states(history: History) -> None:
     await add(history, 1)
     await add(history, 2, state=SubmissionState.FAILED)
@@ -412,25 +440,82 @@ async def test_submissions_are_listed_in_pages_with_their_scores(history: Histor
     assert [one.state for one in entries[-2:]] == [SubmissionState.SCORED, SubmissionState.QUEUED]
     assert await submissions.entry("u3") == entries[2]
     assert await submissions.entry("u9") is None
+    assert await submissions.known({"u3", "u9"}) == {"u3"}
     assert await submissions.datasets() == (("lee", "mnist"),)
 
 
-async def test_entries_that_did_not_change_are_the_same_objects(history: History) -> None:
+async def changed_since(
+    history: History, mark: BoardMark | None, evaluation: int = 0
+) -> tuple[BoardReading, list[str]]:
+    read = await history.submissions.read_board("lee", "mnist", evaluation, since=mark)
+    return read, [one.row.id for one in read.entries]
+
+
+async def test_a_board_is_read_again_from_where_it_was_read(history: History) -> None:
     await scored(history, 1, 0.5)
     await add(history, 2)
     await scored(history, 3, 0.6)
-    first = await history.submissions.read_again("lee", "mnist")
-    same = await history.submissions.read_again("lee", "mnist", before=first)
-    assert all(one is other for one, other in zip(first.entries, same.entries, strict=True))
-    await history.submissions.change("u2", UNFINISHED, message="waits")
-    await history.submissions.put_score(ScoreRow(submission_id="u3", score=0.7))
-    await add(history, 4)
-    after = await history.submissions.read_again("lee", "mnist", before=same)
-    assert after.entries == await history.submissions.entries("lee", "mnist")
-    pairs = zip(first.entries, after.entries, strict=False)
-    assert [one is other for one, other in pairs] == [True, False, False]
-    _, second, third, _ = after.entries
-    assert (second.row.message, value(third.score)) == ("waits", 0.7)
+    await add(history, 4, dataset="other")
+    read, ids = await changed_since(history, None)
+    assert (read.is_whole, ids) == (True, ["u1", "u2", "u3"])
+    again, ids = await changed_since(history, read.mark)
+    assert (again.is_whole, ids, again.mark) == (False, [], read.mark)
+    better = ScoreRow(submission_id="u3", score=0.7)
+    await asyncio.gather(
+        history.submissions.change("u2", UNFINISHED, message="waits"),
+        history.submissions.change("u3", {SubmissionState.SCORED}, score=better),
+        history.submissions.change("u4", UNFINISHED, message="elsewhere"),
+        add(history, 5),
+        add(history, 6, is_test=True),
+    )
+    again, ids = await changed_since(history, read.mark)
+    assert (again.is_whole, ids) == (False, ["u2", "u3", "u5"])
+    assert [one.row.message for one in again.entries] == ["waits", "", ""]
+    assert value(again.entries[1].score) == 0.7
+    assert (await changed_since(history, again.mark))[1] == []
+
+
+async def test_a_board_is_read_whole_in_another_version_of_its_scores(history: History) -> None:
+    of = ("lee", "mnist")
+    states = {SubmissionState.EVALUATING}
+    await scored(history, 1, 0.1)
+    await scored(history, 2, 0.2)
+    read, _ = await changed_since(history, None)
+    await history.submissions.begin_evaluation(*of, at=1.0)
+    newest, _ = await changed_since(history, None, 2)
+    assert newest.state == EvaluationState(shown=1, newest=2, of=2)
+    changes = {"state": SubmissionState.SCORED, "score": 0.9}
+    await history.submissions.change_score("u1", 2, states, **changes)
+    again, ids = await changed_since(history, newest.mark, 2)
+    assert (again.is_whole, ids, value(again.entries[0].score)) == (False, ["u1"], 0.9)
+    await history.submissions.change_score("u2", 2, states, **changes)
+    await scored(history, 3, 0.3)
+    shown, _ = await changed_since(history, read.mark)
+    assert (shown.is_whole, shown.mark.evaluation) == (False, 1)
+    assert not await history.submissions.show_evaluation(*of, at=2.0)
+    again, ids = await changed_since(history, newest.mark, 2)
+    assert "u3" in ids
+    assert again.entries[-1].state is SubmissionState.EVALUATING
+    await history.submissions.change_score("u3", 2, states, **changes)
+    assert await history.submissions.show_evaluation(*of, at=3.0)
+    again, ids = await changed_since(history, shown.mark)
+    assert (again.is_whole, ids) == (True, ["u1", "u2", "u3"])
+    assert {value(one.score) for one in again.entries} == {0.9}
+
+
+async def test_a_board_is_read_whole_after_its_dataset_was_made_again(history: History) -> None:
+    mark = None
+    for number in (1, 2, 3):
+        dataset = Dataset(owner="lee", name="mnist", created_at=1.0)
+        await history.catalogue.put_dataset_version(
+            dataset, digest=DIGEST, size_bytes=1, file_count=1
+        )
+        await add(history, number)
+        read, ids = await changed_since(history, mark)
+        mark = read.mark
+        assert (read.is_whole, ids) == (True, [f"u{number}"])
+        await history.catalogue.remove_dataset("lee", "mnist", at=10.0)
+        assert await history.catalogue.purge_datasets(11.0) == 1
 
 
 async def test_a_score_is_kept_whole_and_replaced(history: History) -> None:
@@ -452,12 +537,12 @@ async def test_a_score_is_kept_whole_and_replaced(history: History) -> None:
         started_at=7.0,
         ended_at=8.0,
     )
-    assert await history.submissions.put_score(whole)
+    assert await history.submissions.change("u1", UNFINISHED, score=whole)
     assert await history.submissions.scores_of("u1") == (whole,)
     again = ScoreRow(submission_id="u1", score=0.0)
-    assert await history.submissions.put_score(again)
+    assert await history.submissions.change("u1", UNFINISHED, score=again)
     assert await history.submissions.scores_of("u1") == (replace(again, evaluation=1),)
-    assert not await history.submissions.put_score(replace(again, submission_id="u2"))
+    assert await history.submissions.change("u2", UNFINISHED, score=again) is None
 
 
 async def test_a_re_evaluation_is_shown_once_it_has_every_prediction(history: History) -> None:
@@ -477,7 +562,8 @@ async def test_a_re_evaluation_is_shown_once_it_has_every_prediction(history: Hi
     assert begun.is_running
     assert await submissions.begin_evaluation(*of, at=61.0) is None, "one at a time"
     assert await submissions.running_evaluations() == (of,)
-    pending = await submissions.unfinished_scores()
+    assert await submissions.unfinished_scores("lee", "other", limit=9) == ()
+    pending = await submissions.unfinished_scores(*of, limit=9)
     assert [row.id for row, _ in pending] == ["u1", "u2", "u3"]
     assert {score and score.evaluation for _, score in pending} == {2}
 
@@ -485,6 +571,9 @@ async def test_a_re_evaluation_is_shown_once_it_has_every_prediction(history: Hi
     started = await submissions.change_score("u1", 2, states, session_id="s50", tries=1)
     assert started is not None
     assert (started.session_id, started.state) == ("s50", SubmissionState.EVALUATING)
+    await submissions.change_score("u3", 2, states, session_id="s51")
+    pending = await submissions.unfinished_scores(*of, limit=2)
+    assert [row.id for row, _ in pending] == ["u1", "u3"], "what has a session, first"
     for name in ("u1", "u3"):
         assert await submissions.change_score(
             name, 2, states, state=SubmissionState.SCORED, score=0.9, ended_at=70.0
@@ -498,13 +587,14 @@ async def test_a_re_evaluation_is_shown_once_it_has_every_prediction(history: Hi
     failed = {"state": SubmissionState.FAILED, "cause": SubmissionCause.EVALUATION_FAILED}
     assert await submissions.change_score("u2", 2, states, **failed)
     assert not await submissions.show_evaluation(*of, at=80.0)
-    assert [row.id for row, _ in await submissions.unfinished_scores()] == ["u6"]
+    assert [row.id for row, _ in await submissions.unfinished_scores(*of, limit=9)] == ["u6"]
     assert (await submissions.evaluation(*of))[2:] == (3, 4, 4)
     shown = [value(score) for _, score in await submissions.entries(*of)]
     assert shown == [0.1, 0.2, None, None, 0.6], "the version before, until all are done"
 
-    put = ScoreRow(submission_id="u6", evaluation=2, score=0.7)
-    assert await submissions.put_score(put)
+    assert await submissions.change_score(
+        "u6", 2, states, state=SubmissionState.SCORED, score=0.7, ended_at=85.0
+    )
     assert await submissions.show_evaluation(*of, at=90.0)
     assert not await submissions.show_evaluation(*of, at=91.0)
     assert await submissions.evaluation(*of) == EvaluationState(2, 2, dataset_version=4)

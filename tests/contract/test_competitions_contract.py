@@ -387,8 +387,9 @@ async def test_submissions_as_standings_need_them(history: History) -> None:
     assert await counts("c1", PHASE, 100.0, ["u7"]) == (2, 0)
     # A new version of scores counts once it is shown.
     await history.submissions.begin_evaluation("kim", "digits", at=40.0)
-    again = replace(score, evaluation=2, score=0.75)
-    await history.submissions.put_score(again)
+    await history.submissions.change_score(
+        "u1", 2, UNFINISHED, state=SubmissionState.SCORED, score=0.75
+    )
     assert (await read("c1", "kim", "digits"))[0].score == 0.5
     assert await history.submissions.show_evaluation("kim", "digits", at=50.0)
     assert (await read("c1", "kim", "digits"))[0].score == 0.75

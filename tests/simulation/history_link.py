@@ -42,7 +42,6 @@ _WRITES = frozenset(
         "update",
         "change",
         "change_score",
-        "put_score",
         "begin_evaluation",
         "show_evaluation",
         "delete",

@@ -5,15 +5,18 @@ from __future__ import annotations
 from bisect import bisect_left, bisect_right
 from collections import defaultdict
 from dataclasses import dataclass
-from functools import partial
+from functools import cached_property
+from operator import add, itemgetter, sub
 from statistics import NormalDist
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple, TypeAlias
 
 from controlplane.domain.boards.scores import finite, goodness, order_key
 from controlplane.domain.boards.values import DAY_S, BestPer, Entry, ScoreDirection
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Collection, Iterable, Mapping, Sequence
+
+    from controlplane.domain.boards.scores import OrderKey
 
 CONFIDENCE: Final = 0.95
 MOST_TREND: Final = 32
@@ -25,6 +28,11 @@ class RankInterval(NamedTuple):
 
     low: int = 0
     high: int = 0
+
+
+NO_INTERVAL: Final = RankInterval()
+Group: TypeAlias = tuple[str, str]
+_key = itemgetter(0)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -48,6 +56,97 @@ class Ranked:
     is_duplicate: bool
 
 
+class Order:
+    """Entries in the order of boards: best first, those without a finite score last; of ties the earlier is better."""
+
+    def __init__(
+        self, direction: ScoreDirection, keyed: Sequence[tuple[OrderKey, Entry]] = ()
+    ) -> None:
+        self.direction = direction
+        self.keyed = keyed
+
+    def updated(self, entries: Iterable[Entry], *, gone: Collection[str] = ()) -> Order:
+        """Return the order with these entries, in place of those with their ids, and without the ids `gone`.
+
+        For a few entries this costs little more than a copy.
+        """
+        new = {one.id: (order_key(one, self.direction), one) for one in entries}
+        stays = [pair for pair in self.keyed if pair[1].id not in new and pair[1].id not in gone]
+        # Two runs in order, which the sort merges.
+        return Order(self.direction, sorted([*stays, *sorted(new.values(), key=_key)], key=_key))
+
+
+class Listing:
+    """What a board lists of entries in order: all, or the best of each user or team.
+
+    What is asked of an entry is computed at the first call, for all.
+    """
+
+    def __init__(self, order: Order, best_per: BestPer) -> None:
+        self.order = order
+        self._best_per = best_per
+        self._is_of_all = best_per is BestPer.NONE
+        self.keyed = order.keyed if self._is_of_all else _best(order.keyed, best_per)
+        self.scored = bisect_left(self.keyed, 1, key=_has_no_score)
+        """How many have a rank; these are first."""
+
+    def __len__(self) -> int:
+        return len(self.keyed)
+
+    def index_of(self, entry_id: str) -> int | None:
+        """Return where an entry is listed; None: it is not."""
+        return self._indices.get(entry_id)
+
+    def rank(self, index: int) -> int:
+        """Return the rank of the listed entry at an index; 0: it has no score."""
+        return index + 1 if index < self.scored else 0
+
+    def rank_of(self, entry: Entry) -> int:
+        """Return the rank of any entry of the order; 0: it has no score.
+
+        One that is not listed, since its group has a better one, has the rank that it would have in place of that.
+        """
+        if finite(entry.score) is None:
+            return 0
+        key = order_key(entry, self.order.direction)
+        ahead = bisect_left(self.keyed, key, key=_key)
+        return ahead + (entry.id in self._indices)
+
+    def group_of(self, entry: Entry) -> Group:
+        """Return the group of an entry, in the order or not: of each the best is listed."""
+        return group_of(entry, self._best_per)
+
+    def has_group(self, group: Group) -> bool:
+        """Whether an entry of a group is listed."""
+        # Without groups each entry is its own one.
+        return self.index_of(group[1]) is not None if self._is_of_all else group in self._groups
+
+    def interval(self, entry: Entry) -> RankInterval:
+        """Return between which ranks an entry is likely to be."""
+        return self._intervals.of(entry)
+
+    def is_duplicate(self, entry: Entry) -> bool:
+        """Whether another participant was the first to submit an equal prediction."""
+        return entry.id in self._duplicates
+
+    @cached_property
+    def _indices(self) -> Mapping[str, int]:
+        return {one.id: index for index, (_, one) in enumerate(self.keyed)}
+
+    @cached_property
+    def _groups(self) -> frozenset[Group]:
+        return frozenset(group_of(one, self._best_per) for _, one in self.keyed)
+
+    @cached_property
+    def _intervals(self) -> RankIntervals:
+        scored = [one for _, one in self.keyed[: self.scored]]
+        return RankIntervals(scored, self.order.direction)
+
+    @cached_property
+    def _duplicates(self) -> frozenset[str]:
+        return duplicates_of(one for _, one in self.order.keyed)
+
+
 def ranked(
     entries: Iterable[Entry], *, direction: ScoreDirection, best_per: BestPer, now: float
 ) -> list[Ranked]:
@@ -55,73 +154,91 @@ def ranked(
 
     The result depends on no order of `entries`. `now`: Unix time.
     """
-    in_order = sorted(entries, key=partial(order_key, direction=direction))
-    listed = _best(in_order, best_per)
-    scored = [one for one in listed if finite(one.score) is not None]
-    ranks = {one.id: rank for rank, one in enumerate(scored, 1)}
-    day_ago = _ranks_at(in_order, best_per, now - DAY_S)
-    intervals = rank_intervals(scored, direction)
-    trends = _trends(in_order, direction, best_per)
-    duplicates = duplicates_of(in_order)
+    order = Order(direction).updated(entries)
+    listing = Listing(order, best_per)
+    before = ranks_at(order, best_per, now - DAY_S)
+    groups: dict[Group, list[Entry]] = defaultdict(list)
+    for _, one in order.keyed:
+        groups[trend_group_of(one, best_per)].append(one)
+    trends = {group: trend_of(those, direction) for group, those in groups.items()}
     return [
         Ranked(
             entry=one,
             score=finite(one.score),
-            rank=ranks.get(one.id, 0),
-            before=day_ago.get(_group(one, best_per), 0),
-            interval=intervals.get(one.id, RankInterval()),
-            trend=trends.get(_trend_group(one, best_per), ()),
-            is_duplicate=one.id in duplicates,
+            rank=listing.rank(index),
+            before=before.get(group_of(one, best_per), 0),
+            interval=listing.interval(one),
+            trend=trends[trend_group_of(one, best_per)],
+            is_duplicate=listing.is_duplicate(one),
         )
-        for one in listed
+        for index, (_, one) in enumerate(listing.keyed)
     ]
 
 
-def ranks_of_all(
-    entries: Iterable[Entry], *, direction: ScoreDirection, best_per: BestPer
-) -> dict[str, int]:
-    """Return the rank of every entry with a finite score, by id, on a board that lists the best of each group.
+def ranks_at(order: Order, best_per: BestPer, at: float) -> Mapping[Group, int]:
+    """Return the ranks at an earlier Unix time, by group."""
+    there = [pair for pair in order.keyed if not pair[0][0] and pair[1].scored_at <= at]
+    return {
+        group_of(one, best_per): rank for rank, (_, one) in enumerate(_best(there, best_per), 1)
+    }
 
-    One that is not listed, since its group has a better one, has the rank that it would have in place of that.
+
+def trend_of(entries: Iterable[Entry], direction: ScoreDirection) -> tuple[float, ...]:
+    """Return the best score so far after each submission of a group, oldest first.
+
+    They are thinned evenly: the first and the last stay.
     """
-    ranks = {}
-    ahead: set[tuple[str, str]] = set()
-    for one in sorted(entries, key=partial(order_key, direction=direction)):
-        if finite(one.score) is not None:
-            group = _group(one, best_per)
-            ranks[one.id] = len(ahead) + (group not in ahead)
-            ahead.add(group)
-    return ranks
+    best: list[float] = []
+    for one in sorted(entries, key=_when_submitted):
+        score = finite(one.score)
+        if score is None:
+            continue
+        if best and goodness(best[-1], direction) > goodness(score, direction):
+            score = best[-1]
+        best.append(score)
+    return _thinned(best)
 
 
-def rank_intervals(scored: Sequence[Entry], direction: ScoreDirection) -> dict[str, RankInterval]:
-    """Return between which ranks entries with a score are, by id; only those whose standard error is known.
+class RankIntervals:
+    """The ranks between which entries with a score are; only of those whose standard error is known.
 
     All ranks are within their intervals with a probability of CONFIDENCE at least: each score has an interval so wide
     that all hold at once (Sidak), and entries whose intervals overlap may be in either order (Klein, Wright and
     Wieczorek 2020). A score without a standard error counts as exact.
     """
-    errors = {one.id: _error(one) for one in scored}
-    known = sum(error is not None for error in errors.values())
-    if not known:
-        return {}
-    width = NormalDist().inv_cdf((1.0 + CONFIDENCE ** (1.0 / known)) / 2.0)
-    spans = {}
-    for one in scored:
-        middle = goodness(one.score or 0.0, direction)
-        half = width * (errors[one.id] or 0.0)
-        spans[one.id] = (middle - half, middle + half)
-    lows = sorted(low for low, _ in spans.values())
-    highs = sorted(high for _, high in spans.values())
-    count = len(scored)
-    return {
-        name: RankInterval(
-            1 + count - bisect_right(lows, high),  # all of which even the low end is better
-            count - bisect_left(highs, low),
+
+    def __init__(self, scored: Sequence[Entry], direction: ScoreDirection) -> None:
+        self._direction = direction
+        self._count = len(scored)
+        errors = [_error(one) for one in scored]
+        known = len(errors) - errors.count(None)
+        self._width = 0.0
+        if known:
+            self._width = width = NormalDist().inv_cdf((1.0 + CONFIDENCE ** (1.0 / known)) / 2.0)
+            middles = [goodness(one.score or 0.0, direction) for one in scored]
+            halves = [width * (error or 0.0) for error in errors]
+            self._lows = sorted(map(sub, middles, halves))
+            self._highs = sorted(map(add, middles, halves))
+
+    def of(self, entry: Entry) -> RankInterval:
+        """Return the interval of one of the entries, or of another one: not known."""
+        error = _error(entry)
+        if not self._width or error is None or finite(entry.score) is None:
+            return NO_INTERVAL
+        middle = goodness(entry.score or 0.0, self._direction)
+        low, high = middle - self._width * error, middle + self._width * error
+        return RankInterval(
+            1
+            + self._count
+            - bisect_right(self._lows, high),  # all of which even the low end is better
+            self._count - bisect_left(self._highs, low),
         )
-        for name, (low, high) in spans.items()
-        if errors[name] is not None
-    }
+
+
+def rank_intervals(scored: Sequence[Entry], direction: ScoreDirection) -> dict[str, RankInterval]:
+    """Return between which ranks entries with a score are, by id; only those whose standard error is known."""
+    intervals = RankIntervals(scored, direction)
+    return {one.id: intervals.of(one) for one in scored if _error(one) is not None}
 
 
 def duplicates_of(entries: Iterable[Entry]) -> frozenset[str]:
@@ -138,7 +255,8 @@ def _when_submitted(entry: Entry) -> tuple[float, str]:
     return (entry.submitted_at, entry.id)
 
 
-def _group(entry: Entry, best_per: BestPer) -> tuple[str, str]:
+def group_of(entry: Entry, best_per: BestPer) -> Group:
+    """Return the group of an entry of which the best is listed: its user or team, else the entry alone."""
     match best_per:
         case BestPer.NONE:
             return ("entry", entry.id)
@@ -148,40 +266,23 @@ def _group(entry: Entry, best_per: BestPer) -> tuple[str, str]:
             return entry.participant
 
 
-def _trend_group(entry: Entry, best_per: BestPer) -> tuple[str, str]:
-    return entry.participant if best_per is BestPer.NONE else _group(entry, best_per)
+def trend_group_of(entry: Entry, best_per: BestPer) -> Group:
+    """Return of which user or team a trend is."""
+    return entry.participant if best_per is BestPer.NONE else group_of(entry, best_per)
 
 
-def _best(in_order: Iterable[Entry], best_per: BestPer) -> list[Entry]:
+def _best(
+    in_order: Iterable[tuple[OrderKey, Entry]], best_per: BestPer
+) -> list[tuple[OrderKey, Entry]]:
     """The first of each group."""
-    first: dict[tuple[str, str], Entry] = {}
-    for one in in_order:
-        first.setdefault(_group(one, best_per), one)
+    first: dict[Group, tuple[OrderKey, Entry]] = {}
+    for pair in in_order:
+        first.setdefault(group_of(pair[1], best_per), pair)
     return list(first.values())
 
 
-def _ranks_at(
-    in_order: Iterable[Entry], best_per: BestPer, at: float
-) -> Mapping[tuple[str, str], int]:
-    """The ranks at an earlier time, by group."""
-    there = [one for one in in_order if finite(one.score) is not None and one.scored_at <= at]
-    return {_group(one, best_per): rank for rank, one in enumerate(_best(there, best_per), 1)}
-
-
-def _trends(
-    in_order: Iterable[Entry], direction: ScoreDirection, best_per: BestPer
-) -> Mapping[tuple[str, str], tuple[float, ...]]:
-    """The best score so far after each submission, thinned evenly: the first and the last stay."""
-    best: dict[tuple[str, str], list[float]] = defaultdict(list)
-    for one in sorted(in_order, key=_when_submitted):
-        score = finite(one.score)
-        if score is None:
-            continue
-        so_far = best[_trend_group(one, best_per)]
-        if so_far and goodness(so_far[-1], direction) > goodness(score, direction):
-            score = so_far[-1]
-        so_far.append(score)
-    return {group: _thinned(scores) for group, scores in best.items()}
+def _has_no_score(pair: tuple[OrderKey, Entry]) -> int:
+    return int(pair[0][0])
 
 
 def _thinned(scores: Sequence[float]) -> tuple[float, ...]:

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import math
 import re
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, TypeAlias
 
 from controlplane.domain.boards.values import ScoreDirection
 
 if TYPE_CHECKING:
     from controlplane.domain.boards.values import Entry
 
+OrderKey: TypeAlias = tuple[bool, float, float, str]
 LONGEST_SCORE: Final = 100
 """Maximum characters in the text of a score."""
 
@@ -60,7 +61,7 @@ def goodness(score: float, direction: ScoreDirection) -> float:
     return score if direction is ScoreDirection.MAX else -score
 
 
-def order_key(entry: Entry, direction: ScoreDirection) -> tuple[bool, float, float, str]:
+def order_key(entry: Entry, direction: ScoreDirection) -> OrderKey:
     """The one order of entries, ascending: scored ones, the better score, the earlier submitted, the id."""
     score = finite(entry.score)
     if score is None:

@@ -86,9 +86,15 @@ class PostgresDatabase:
         self._idle: list[Line] = []
         self._listening = Listening(address, self.changes, self._is_writer)
 
-    async def write(self, work: Callable[[Connection], T], *, touches: Collection[str] = ()) -> T:
+    async def write(
+        self,
+        work: Callable[[Connection], T],
+        *,
+        touches: Collection[str] = (),
+        notifies: Collection[str] = (),
+    ) -> T:
         """See Database."""
-        return await self._batches.write(work, touches)
+        return await self._batches.write(work, touches, notifies)
 
     async def read(self, work: Callable[[Connection], T]) -> T:
         """See Database."""
@@ -159,7 +165,7 @@ class PostgresDatabase:
             for part in batch:
                 # Unavailable may also mean committed, with the answer lost.
                 if part.error is None or isinstance(part.error, HistoryUnavailable):
-                    self.changes.tell(part.touches)
+                    self.changes.tell(part.followed)
 
     async def _errand(
         self,
@@ -236,7 +242,7 @@ class PostgresDatabase:
                     locks.lock(line, touched)
                     for part in batch:
                         part.attempt(line)
-                    _notify(line, touched)
+                    _notify(line, {name for part in batch for name in part.followed})
                     is_committing = True
             except TryAgain as error:
                 if not tries_left or isinstance(error, LockedOut):

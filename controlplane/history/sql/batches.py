@@ -17,12 +17,20 @@ C = TypeVar("C")
 class BatchItem(Generic[C, T]):
     """One caller's work within a transaction."""
 
-    def __init__(self, work: Callable[[C], T], touches: Collection[str]) -> None:
+    def __init__(
+        self, work: Callable[[C], T], touches: Collection[str], notifies: Collection[str]
+    ) -> None:
         self.touches = touches
+        self.notifies = notifies
         self.error: BaseException | None = None
         self.is_settled = False
         self._work = work
         self._value: T
+
+    @property
+    def followed(self) -> list[str]:
+        """All names whose followers are notified."""
+        return [*self.touches, *self.notifies]
 
     def attempt(self, connection: C) -> None:
         """Do the work; its exceptions pass through."""
@@ -60,9 +68,11 @@ class Batches(Generic[C]):
         self._most = most
         self._queue: list[BatchItem[C, Any]] = []
 
-    async def write(self, work: Callable[[C], T], touches: Collection[str]) -> T:
+    async def write(
+        self, work: Callable[[C], T], touches: Collection[str], notifies: Collection[str]
+    ) -> T:
         """Run `work` in one of the next transactions; return its value once settled."""
-        part = BatchItem(work, touches)
+        part = BatchItem(work, touches, notifies)
         self._queue.append(part)
         try:
             async with self.turn:

@@ -30,7 +30,7 @@ from controlplane.domain.competitions.values import (
 from controlplane.history.board_values import board_key
 from controlplane.history.competition_values import decode_settings, encode_settings
 from controlplane.history.sql.queries import RowType, select, select_one
-from controlplane.history.sql.submissions import SHOWN
+from controlplane.history.sql.submissions import NEXT_CHANGE, SHOWN
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Sequence
@@ -393,7 +393,8 @@ def _store(connection: Connection, before: Facts, after: Facts) -> None:
 def _move(connection: Connection, competition_id: str, moved: Merging) -> None:
     for team in sorted(moved.teams):
         connection.execute(
-            "UPDATE submissions SET team = :into WHERE team = :team AND dataset_owner = :owner"
+            f"UPDATE submissions SET team = :into, changed = {NEXT_CHANGE}"
+            " WHERE team = :team AND dataset_owner = :owner"
             " AND dataset = :dataset AND submitted_at >= :since",
             {
                 "into": participant_key(competition_id, moved.into),

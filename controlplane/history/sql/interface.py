@@ -133,13 +133,20 @@ class Database(Protocol):
         """Whether other processes write to it at the same time."""
         ...
 
-    async def write(self, work: Callable[[Connection], T], *, touches: Collection[str] = ()) -> T:
+    async def write(
+        self,
+        work: Callable[[Connection], T],
+        *,
+        touches: Collection[str] = (),
+        notifies: Collection[str] = (),
+    ) -> T:
         """Run `work` in a possibly shared transaction; on disk when this returns.
 
         An exception of `work` rolls back its own changes only. `touches` names what it reads and
         changes, sessions by id: work that touches the same runs one after the other, across processes,
-        and followers of these sessions are notified after the commit. `work` must not keep the
-        connection, and may run again after a rollback.
+        and followers of these sessions are notified after the commit. Followers of `notifies` are
+        notified too, without waiting for others that do so. `work` must not keep the connection, and
+        may run again after a rollback.
         """
         ...
 

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 from controlplane.domain.boards.values import NOT_COUNTED, SubmissionCause, SubmissionState
 from controlplane.history.board_values import (
     SUBMITTED,
+    BoardCounts,
     EvaluationState,
     PastSubmissions,
     ScoreRow,
@@ -40,7 +41,6 @@ _SUBMISSION: Final = RowType(
     request_id=lambda text: text or "",
 )
 _SCORE: Final = RowType(ScoreRow, state=SubmissionState, cause=SubmissionCause)
-_ID: Final = _SUBMISSION.names.index("id")
 _ROW_WIDTH: Final = len(_SUBMISSION.names)
 _INSERT: Final = _SUBMISSION.insert("submissions")
 _PUT_SCORE: Final = _SCORE.upsert("submission_scores", ("submission_id", "evaluation"))
@@ -55,9 +55,28 @@ SHOWN: Final = (
     " WHERE e.dataset_owner = s.dataset_owner AND e.dataset = s.dataset AND e.shown_at > 0)"
 )
 """The version of the scores of the submission `s` that its board shows."""
+NEXT_CHANGE: Final = (
+    "(SELECT coalesce(max(c.changed), 0) + 1 FROM submissions c WHERE c.changed > 0"
+    " AND c.dataset_owner = submissions.dataset_owner AND c.dataset = submissions.dataset)"
+)
+"""The number of the next change among those of the dataset of a submission. Changes touch the key of their board: they are
+committed in this order."""
+_MARK_CHANGED: Final = f"UPDATE submissions SET changed = {NEXT_CHANGE} WHERE id = ?"
 _JOIN: Final = (
     f"SELECT {_COLUMNS} FROM submissions s LEFT JOIN submission_scores r"
     " ON r.submission_id = s.id AND r.evaluation ="
+)
+_FAILED: Final = "CASE WHEN coalesce(r.state, s.state) = 5 THEN 1 ELSE 0 END"
+_OWN: Final = (
+    "CASE WHEN s.owner = :user AND s.owner_id IN ('', :user_id) OR :team <> '' AND s.team = :team"
+    " THEN 1 ELSE 0 END"
+)
+_COUNTS: Final = (
+    f"SELECT s.dataset_owner, s.dataset, count(*), sum({_FAILED}), sum({_FAILED} * {_OWN}),"
+    " max(CASE WHEN r.private IS NULL THEN 0 ELSE 1 END)"
+    " FROM submissions s LEFT JOIN submission_scores r"
+    f" ON r.submission_id = s.id AND r.evaluation = {SHOWN}"
+    " WHERE s.is_test = 0 AND s.rerun_of = '' GROUP BY s.dataset_owner, s.dataset"
 )
 _UNFINISHED: Final = "state < 4"
 _OF_PARTICIPANT: Final = (
@@ -100,19 +119,32 @@ class KeptUntil(NamedTuple):
     failed: float
 
 
-class KnownEntries:
-    """The submissions to a dataset as they were read, for the next reading.
+class BoardMark(NamedTuple):
+    """Up to where the submissions to a dataset were read.
+
+    Attributes:
+        evaluation: the version of their scores.
+        first: id of the first submission: others after the dataset was purged and made again.
+        changed: number of the last change.
+    """
+
+    evaluation: int
+    first: str
+    changed: int
+
+
+class BoardReading(NamedTuple):
+    """The submissions to a dataset that changed since a mark.
 
     Attributes:
         entries: oldest first.
+        is_whole: these are all submissions.
     """
 
-    def __init__(self, rows: Sequence[tuple[Sequence[Any], SubmissionEntry]] = ()) -> None:
-        self.entries = tuple(entry for _, entry in rows)
-        self.rows = {entry.row.id: (row, entry) for row, entry in rows}
-
-    def __len__(self) -> int:
-        return len(self.entries)
+    state: EvaluationState
+    mark: BoardMark
+    entries: tuple[SubmissionEntry, ...]
+    is_whole: bool
 
 
 class SqlSubmissions:
@@ -152,11 +184,12 @@ class SqlSubmissions:
             ).fetchone()
             numbered = replace(row, number=int(highest) + 1)
             connection.execute(_INSERT, _values(numbered))
+            connection.execute(_MARK_CHANGED, (row.id,))
             return Added(numbered, is_new=True)
 
         board = board_key(row.dataset_owner, row.dataset)
-        touches = {board, row.id, f"submitter/{row.owner}", SUBMITTED}
-        return await self._database.write(work, touches=touches)
+        touches = {board, row.id, f"submitter/{row.owner}"}
+        return await self._database.write(work, touches=touches, notifies=(SUBMITTED,))
 
     async def past(
         self,
@@ -177,6 +210,17 @@ class SqlSubmissions:
         return await select_one(
             self._database, f"{_SELECT} WHERE id = ?", (submission_id,), _SUBMISSION.read
         )
+
+    async def known(self, submission_ids: Collection[str]) -> frozenset[str]:
+        """Return those of some ids that are of submissions."""
+        dialect = self._database.dialect
+        found = await select(
+            self._database,
+            f"SELECT id FROM submissions WHERE {dialect.among('id', 'ids')}",
+            {"ids": dialect.many(sorted(submission_ids))},
+            lambda row: str(row[0]),
+        )
+        return frozenset(found)
 
     async def of_request(self, owner: str, request_id: str) -> SubmissionRow | None:
         """Return an owner's submission by its request id; None: there is none."""
@@ -238,9 +282,10 @@ class SqlSubmissions:
                 return None
             changed = replace(row, **fields)
             _update(connection, "submissions", {"id": submission_id}, fields)
+            connection.execute(_MARK_CHANGED, (submission_id,))
             if score is not None:
                 shown = score.evaluation or _state(connection, row.dataset_owner, row.dataset).shown
-                _put_score(connection, replace(score, evaluation=shown))
+                _put_scores(connection, [replace(score, evaluation=shown)])
             return changed
 
         touches = {submission_id, board_key(known.dataset_owner, known.dataset)}
@@ -280,37 +325,53 @@ class SqlSubmissions:
     async def entries(
         self, dataset_owner: str, dataset: str, evaluation: int = 0
     ) -> tuple[SubmissionEntry, ...]:
-        """List all submissions to a dataset but test ones and re-runs, with their scores in a version (0: shown), oldest first."""
-        return (await self.read_again(dataset_owner, dataset, evaluation)).entries
+        """List all submissions to a dataset but test ones and re-runs, with their scores in a version (0: shown), oldest first.
 
-    async def read_again(
+        A version after the newest has none.
+        """
+        return (await self.read_board(dataset_owner, dataset, evaluation)).entries
+
+    async def read_board(
         self,
         dataset_owner: str,
         dataset: str,
         evaluation: int = 0,
         *,
-        before: KnownEntries | None = None,
-    ) -> KnownEntries:
-        """Read what `entries` lists. Those that are as in `before` are the same objects.
+        since: BoardMark | None = None,
+    ) -> BoardReading:
+        """Read what `entries` lists; of the same version of scores only what changed since the mark of a reading.
 
-        To compare a row takes a small part of the time to convert it.
+        A version after the newest has no entries.
         """
-        known = before.rows if before is not None else {}
-
-        def read(row: Sequence[Any]) -> tuple[Sequence[Any], SubmissionEntry]:
-            found = known.get(row[_ID])
-            return found if found is not None and found[0] == row else (row, _read_entry(row))
-
-        version = f"CASE WHEN :evaluation > 0 THEN :evaluation ELSE {SHOWN} END"
-        rows = await select(
-            self._database,
-            f"{_JOIN} {version} WHERE s.dataset_owner = :dataset_owner"
-            " AND s.dataset = :dataset AND s.is_test = 0 AND s.rerun_of = ''"
-            " ORDER BY s.submitted_at, s.id",
-            {"dataset_owner": dataset_owner, "dataset": dataset, "evaluation": evaluation},
-            read,
+        return await self._database.read(
+            lambda connection: _read_board(connection, (dataset_owner, dataset), evaluation, since)
         )
-        return KnownEntries(rows)
+
+    async def counts(
+        self, user: str, user_id: str, team: str
+    ) -> Mapping[tuple[str, str], BoardCounts]:
+        """Count the submissions to each dataset that has any, by owner and name; for a user in a team ("": none)."""
+
+        def work(connection: Connection) -> Mapping[tuple[str, str], BoardCounts]:
+            evaluated = connection.execute(
+                "SELECT DISTINCT dataset_owner, dataset FROM board_evaluations"
+            ).fetchall()
+            states = {(owner, name): _state(connection, owner, name) for owner, name in evaluated}
+            values = {"user": user, "user_id": user_id, "team": team}
+            return {
+                (owner, name): BoardCounts(
+                    int(every),
+                    int(failed),
+                    int(own_failed),
+                    bool(has_private),
+                    states.get((owner, name), EvaluationState()),
+                )
+                for owner, name, every, failed, own_failed, has_private in connection.execute(
+                    _COUNTS, values
+                )
+            }
+
+        return await self._database.read(work)
 
     async def datasets(self) -> tuple[tuple[str, str], ...]:
         """List the datasets with submissions, test ones apart, by owner and name."""
@@ -342,22 +403,6 @@ class SqlSubmissions:
             _SCORE.read,
         )
 
-    async def put_score(self, score: ScoreRow) -> bool:
-        """Store the score of a submission in a version, in place of an earlier one; False: no such submission."""
-        row = await self.get(score.submission_id)
-        if row is None:
-            return False
-
-        def work(connection: Connection) -> bool:
-            if _get(connection, score.submission_id) is None:
-                return False
-            shown = score.evaluation or _state(connection, row.dataset_owner, row.dataset).shown
-            _put_score(connection, replace(score, evaluation=shown))
-            return True
-
-        touches = {row.id, board_key(row.dataset_owner, row.dataset)}
-        return await self._database.write(work, touches=touches)
-
     async def change_score(
         self,
         submission_id: str,
@@ -383,18 +428,22 @@ class SqlSubmissions:
                 return None
             changed = replace(row, **fields)
             _update(connection, "submission_scores", key, fields)
+            connection.execute(_MARK_CHANGED, (submission_id,))
             return changed
 
         touches = {submission_id, board_key(of.dataset_owner, of.dataset)}
         return await self._database.write(work, touches=touches)
 
-    async def unfinished_scores(self) -> tuple[SubmissionEntry, ...]:
-        """List what a re-evaluation has yet to evaluate, oldest submission first."""
+    async def unfinished_scores(
+        self, dataset_owner: str, dataset: str, *, limit: int
+    ) -> tuple[SubmissionEntry, ...]:
+        """List what a re-evaluation has yet to evaluate: what has a session first, then the oldest submissions."""
         return await select(
             self._database,
             f"SELECT {_COLUMNS} FROM submission_scores r JOIN submissions s ON s.id = r.submission_id"
-            f" WHERE r.{_UNFINISHED} ORDER BY s.submitted_at, s.id, r.evaluation",
-            (),
+            f" WHERE r.{_UNFINISHED} AND s.dataset_owner = ? AND s.dataset = ?"
+            " ORDER BY CASE WHEN r.session_id = '' THEN 1 ELSE 0 END, s.submitted_at, s.id LIMIT ?",
+            (dataset_owner, dataset, limit),
             _read_entry,
         )
 
@@ -437,8 +486,8 @@ class SqlSubmissions:
             )
             return _state(connection, dataset_owner, dataset)
 
-        touches = {board_key(dataset_owner, dataset), SUBMITTED}
-        return await self._database.write(work, touches=touches)
+        touches = {board_key(dataset_owner, dataset)}
+        return await self._database.write(work, touches=touches, notifies=(SUBMITTED,))
 
     async def show_evaluation(self, dataset_owner: str, dataset: str, *, at: float) -> bool:
         """Show the newest version, once all kept predictions are evaluated in it; whether it was shown by this call.
@@ -594,6 +643,38 @@ def _state(connection: Connection, dataset_owner: str, dataset: str) -> Evaluati
     return EvaluationState(int(shown), number, int(done), int(of), version)
 
 
+def _read_board(
+    connection: Connection, of: tuple[str, str], evaluation: int, since: BoardMark | None
+) -> BoardReading:
+    state = _state(connection, *of)
+    version = evaluation or state.shown
+    if version > state.newest:
+        return BoardReading(state, BoardMark(version, "", 0), (), is_whole=True)
+    first = connection.execute(
+        "SELECT id FROM submissions WHERE dataset_owner = ? AND dataset = ? ORDER BY number LIMIT 1",
+        of,
+    ).fetchone()
+    (changed,) = connection.execute(
+        "SELECT coalesce(max(changed), 0) FROM submissions"
+        " WHERE dataset_owner = ? AND dataset = ? AND changed > 0",
+        of,
+    ).fetchone()
+    mark = BoardMark(version, "" if first is None else str(first[0]), int(changed))
+    is_whole = since is None or since[:2] != mark[:2]
+    changes = "" if is_whole else " AND s.changed > 0 AND s.changed > :since"
+    rows = connection.execute(
+        f"{_JOIN} :evaluation WHERE s.dataset_owner = :dataset_owner AND s.dataset = :dataset"
+        f" AND s.is_test = 0 AND s.rerun_of = ''{changes} ORDER BY s.submitted_at, s.id",
+        {
+            "dataset_owner": of[0],
+            "dataset": of[1],
+            "evaluation": version,
+            **({} if since is None or is_whole else {"since": since.changed}),
+        },
+    )
+    return BoardReading(state, mark, tuple(map(_read_entry, rows)), is_whole)
+
+
 def _join_evaluation(connection: Connection, key: Mapping[str, str], evaluation: int) -> int:
     """Add the kept predictions that a version does not have; return how many there were."""
     rows = connection.execute(
@@ -607,11 +688,8 @@ def _join_evaluation(connection: Connection, key: Mapping[str, str], evaluation:
             for row in rows
         ),
     )
+    connection.executemany(_MARK_CHANGED, [(row[0],) for row in rows])
     return len(rows)
-
-
-def _put_score(connection: Connection, score: ScoreRow) -> None:
-    _put_scores(connection, [score])
 
 
 def _put_scores(connection: Connection, scores: Iterable[ScoreRow]) -> None:

@@ -637,6 +637,16 @@ END $$""",
         ),
         Index("scores_sessions", "submission_scores", "ended_at", where="session_id <> ''"),
     ),
+    # The number of the last change of a submission or of its scores, among those of its dataset: what a board reads again.
+    (
+        AddColumns("submissions", "changed int=0"),
+        Index(
+            "submissions_changed",
+            "submissions",
+            "dataset_owner, dataset, changed",
+            where="changed > 0",
+        ),
+    ),
 )
 """The steps after FIRST. A database's version counts its own steps before these: see each `migration.py`."""
 

@@ -61,9 +61,15 @@ class SqliteDatabase:
         self._mutex = threading.Lock()
         self._idle: list[sqlite3.Connection] = []
 
-    async def write(self, work: Callable[[Connection], T], *, touches: Collection[str] = ()) -> T:
+    async def write(
+        self,
+        work: Callable[[Connection], T],
+        *,
+        touches: Collection[str] = (),
+        notifies: Collection[str] = (),
+    ) -> T:
         """See Database."""
-        return await self._batches.write(work, touches)
+        return await self._batches.write(work, touches, notifies)
 
     async def read(self, work: Callable[[Connection], T]) -> T:
         """See Database."""
@@ -116,7 +122,7 @@ class SqliteDatabase:
         finally:
             for part in batch:
                 if part.is_settled and part.error is None:
-                    self.changes.tell(part.touches)
+                    self.changes.tell(part.followed)
 
     def _commit(self, batch: Sequence[BatchItem[Connection, Any]]) -> None:
         try:

@@ -418,7 +418,8 @@ async def submitted(
     submissions = rig.on.history.submissions
     await submissions.add(row, since=0.0, check=lambda _: None)
     if score is not None:
-        await submissions.put_score(ScoreRow(submission_id=row.id, score=score, **given))
+        put = ScoreRow(submission_id=row.id, score=score, **given)
+        assert await submissions.change(row.id, {row.state}, score=put)
     return row.id
 
 
@@ -482,6 +483,7 @@ async def test_submissions_are_ranked_and_failures_are_their_own(rig: Rig) -> No
     for who, count in ((kim, 5), (lee, 4), (max_, 3), (mate, 4)):
         found = (await who.boards.GetBoard(pb.GetBoardRequest(board=board))).board
         assert (found.entry_count, found.has_private_scores) == (count, True)
+        assert list((await who.boards.ListBoards(pb.ListBoardsRequest())).boards) == [found]
 
 
 async def test_participants_see_scores_as_the_board_shows_them(rig: Rig) -> None:
@@ -501,9 +503,11 @@ async def test_a_version_of_scores_is_shown_once_it_is_whole(rig: Rig) -> None:
     await submissions.begin_evaluation("kim", "digits", at=1.0)
     board = (await lee.boards.GetBoard(pb.GetBoardRequest(board="digits"))).board
     assert (board.evaluation, board.reevaluated, board.to_reevaluate) == (1, 0, 1)
+    assert list((await lee.boards.ListBoards(pb.ListBoardsRequest())).boards) == [board]
     assert (await refused(entries(lee, "digits", evaluation=2)))[0] == "INVALID_ARGUMENT"
     assert await told(kim, "digits", evaluation=2) == [(0, "lee", None)]
-    await submissions.put_score(ScoreRow(submission_id=one, evaluation=2, score=0.25))
+    scored = {"state": SubmissionState.SCORED, "score": 0.25}
+    assert await submissions.change_score(one, 2, {SubmissionState.EVALUATING}, **scored)
     assert await told(lee, "digits") == [(1, "lee", 0.5)]
     assert await submissions.show_evaluation("kim", "digits", at=2.0)
     assert await told(lee, "digits") == [(1, "lee", 0.25)]

@@ -16,7 +16,7 @@ from controlplane.submissions.submission_loop import SubmissionLoop
 from tests.unit.controlplane.rig import Rig, platform, until
 from tests.unit.controlplane.services.submissions import Board
 
-WRITES = ("change", "submit_prepared", "put_score", "change_score", "show_evaluation")
+WRITES = ("change", "submit_prepared", "change_score", "show_evaluation")
 MOST_WRITES = 12
 """More than a submission takes."""
 

@@ -12,11 +12,12 @@ from hypothesis import strategies as st
 
 from controlplane.domain.boards.ranking import (
     MOST_TREND,
+    Listing,
+    Order,
     Ranked,
     RankInterval,
     rank_intervals,
     ranked,
-    ranks_of_all,
 )
 from controlplane.domain.boards.scores import goodness, order_key
 from controlplane.domain.boards.values import DAY_S, BestPer, Entry, ScoreDirection
@@ -69,7 +70,9 @@ def test_the_best_of_each_user_or_team_is_listed() -> None:
 def test_an_entry_that_is_not_listed_has_the_rank_it_would_have(
     best_per: BestPer, ranks: dict[str, int]
 ) -> None:
-    assert ranks_of_all(ENTRIES, direction=MAX, best_per=best_per) == ranks
+    listing = Listing(Order(MAX).updated(ENTRIES), best_per)
+    found = {one.id: listing.rank_of(one) for one in ENTRIES}
+    assert {name: rank for name, rank in found.items() if rank} == ranks
 
 
 def test_a_user_is_no_team_of_the_same_name() -> None:
@@ -191,6 +194,20 @@ def test_ranks_are_what_they_should_be_in_any_order(
 def test_listed_entries_have_the_rank_of_the_board(
     entries: list[Entry], best_per: BestPer, direction: ScoreDirection
 ) -> None:
-    every = ranks_of_all(entries, direction=direction, best_per=best_per)
+    listing = Listing(Order(direction).updated(entries), best_per)
     listed = rank(entries, best_per, direction=direction)
-    assert all(every.get(one.entry.id, 0) == one.rank for one in listed)
+    assert all(listing.rank_of(one.entry) == one.rank for one in listed)
+    indices = [listing.index_of(one.entry.id) for one in listed]
+    assert indices == list(range(len(listed)))
+    others = {one.id for one in entries} - {one.entry.id for one in listed}
+    assert {listing.index_of(one) for one in others} <= {None}
+
+
+@given(entries_of(), entries_of(), st.sampled_from(list(ScoreDirection)), st.randoms())
+def test_an_order_of_changed_entries_is_that_of_all(
+    entries: list[Entry], changed: list[Entry], direction: ScoreDirection, rng: random.Random
+) -> None:
+    gone = {one.id for one in entries if rng.random() < 0.2} - {one.id for one in changed}
+    order = Order(direction).updated(entries).updated(changed, gone=gone)
+    every = {one.id: one for one in (*entries, *changed) if one.id not in gone}
+    assert repr(order.keyed) == repr(Order(direction).updated(every.values()).keyed)

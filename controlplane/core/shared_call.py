@@ -28,7 +28,7 @@ class SharedCall(Generic[T]):
     async def __call__(self) -> T:
         """Return the result of a run that began after this call."""
         if self._next is None:
-            self._next = asyncio.create_task(self._run(), name="boards.shared_call")
+            self._next = asyncio.create_task(self._run(), name="shared_call")
         # The others go on when this caller leaves.
         return await asyncio.shield(self._next)
 
