@@ -132,7 +132,7 @@ class _List:
                 shown[at] = self._row(at).own
         scored_count = self._listing.scored
         if failed and scored_count < most:
-            is_own = set(map(id, failed)) | {id(self._row(at)) for at in places}
+            is_own = set(map(id, failed)) | {id(self._row(at)) for at in places if at < most}
             others = [self._row(at) for at in range(scored_count, len(shown))]
             shown[scored_count:] = [
                 row.own if id(row) in is_own else row.others for row in _by_age(others, failed)
