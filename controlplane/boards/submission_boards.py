@@ -9,7 +9,7 @@ from heapq import merge
 from itertools import accumulate
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from controlplane.domain.boards.ranking import NO_INTERVAL
+from controlplane.domain.boards.ranking import NO_INTERVAL, group_of
 from controlplane.domain.competitions.values import team_of_key
 from controlplane.domain.errors import InvalidRequest
 from controlplane.state.lru import LruDict
@@ -69,15 +69,22 @@ class _Row:
     Fields of an encoded message may come in parts: what changes with every score of others is a part of its own.
     """
 
-    __slots__ = ("_body", "_own", "facts", "others", "place")
+    __slots__ = ("_body", "_others", "_own", "facts", "place")
 
     def __init__(self, facts: _Facts, place: _Place, body: bytes) -> None:
         self.facts = facts
         self.place = place
         self._body = body
-        self.others = _encoded(body + _place_message(place).SerializeToString())
-        """As others see it: a part of an encoded WatchBoardResponse."""
+        self._others: bytes | None = None
         self._own: bytes | None = None
+
+    @property
+    def others(self) -> bytes:
+        """As others see it: a part of an encoded WatchBoardResponse."""
+        if self._others is None:
+            part = _place_message(self.place)
+            self._others = _encoded(self._body + part.SerializeToString())
+        return self._others
 
     @property
     def own(self) -> bytes:
@@ -113,6 +120,7 @@ class _List:
         self._listing = board.listing(
             kind.best_per, with_failed=kind.is_manager, by_private=kind.by_private
         )
+        self._before = board.ranks_before(kind.best_per, by_private=kind.by_private)
         self._at: dict[int, _Row] = {}
         self._first: list[bytes] = []
 
@@ -168,7 +176,7 @@ class _List:
             facts = _Facts(
                 board.entries[public.id],
                 public,
-                board.before(public, kind.best_per, by_private=kind.by_private),
+                self._before.get(group_of(public, kind.best_per), 0),
                 board.trend(public, kind.best_per, by_private=kind.by_private),
                 kind.is_manager and listing.is_duplicate(public),
             )

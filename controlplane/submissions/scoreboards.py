@@ -12,7 +12,6 @@ from controlplane.domain.boards.public_scores import shown_scores
 from controlplane.domain.boards.ranking import (
     Listing,
     Order,
-    group_of,
     ranks_at,
     trend_group_of,
     trend_of,
@@ -207,13 +206,13 @@ class Scoreboard:
             self._listings[key] = Listing(order, best_per)
         return self._listings[key]
 
-    def before(self, entry: Entry, best_per: BestPer, *, by_private: bool = False) -> int:
-        """Return the rank a day ago, of the best entry then of its user or team if only the best is listed; 0: none."""
+    def ranks_before(self, best_per: BestPer, *, by_private: bool = False) -> Mapping[Group, int]:
+        """Return the ranks a day ago, by group: of the best entry then of a user or team if only the best is listed."""
         key = best_per, by_private
         if key not in self.day_ago:
             order = self.listing(best_per, by_private=by_private).order
             self.day_ago[key] = ranks_at(order, best_per, self._a_day_ago)
-        return self.day_ago[key].get(group_of(entry, best_per), 0)
+        return self.day_ago[key]
 
     def trend(
         self, entry: Entry, best_per: BestPer, *, by_private: bool = False

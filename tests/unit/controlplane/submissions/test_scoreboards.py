@@ -96,12 +96,13 @@ def seen_of(board: Scoreboard, ids: list[str]) -> object:
         [
             (
                 *(public, listing.rank(at), listing.interval(public)),
-                *(board.trend(public, best_per), board.before(public, best_per)),
+                board.trend(public, best_per),
             )
             for best_per, with_failed in product(BestPer, (False, True))
             for listing in [board.listing(best_per, with_failed=with_failed)]
             for at, (_, public) in enumerate(listing.keyed)
         ],
+        [board.ranks_before(best_per) for best_per in BestPer],
         [sorted(board.ids_of(user)) for user in users],
         [board.has_entries_of(("user", name)) for name in OWNERS],
         [board.has_entries_of(("team", name)) for name in TEAMS],
