@@ -6,6 +6,8 @@ from contextlib import aclosing
 from typing import TYPE_CHECKING
 
 from nsml.client.board_calls import WHOLE, Selection
+from nsml.client.errors import Unavailable
+from nsml.spec.board_changes import InvalidChange, apply_change
 from nsml.v1 import boards_pb2 as pb
 
 if TYPE_CHECKING:
@@ -28,7 +30,10 @@ async def watch_board(
     patience_s: float | None = None,
     on_link: OnLink | None = None,
 ) -> AsyncGenerator[pb.WatchBoardResponse, None]:
-    """Yield a board with its entries, now and after each change, until closed; see `nsml.client.streams`."""
+    """Yield a board with all its entries, now and after each change, until closed; see `nsml.client.streams`.
+
+    Only changes are transferred. If one does not fit the entries before it, the watch is started again without changes.
+    """
     from nsml.client.streams import watch_again
 
     request = pb.WatchBoardRequest(
@@ -36,12 +41,28 @@ async def watch_board(
         best_per=selection.best_per,
         own_only=selection.own_only,
         limit=selection.limit,
+        changes=True,
     )
+
+    def whole(
+        before: pb.WatchBoardResponse | None, answer: pb.WatchBoardResponse
+    ) -> pb.WatchBoardResponse:
+        if not answer.HasField("change"):
+            return answer
+        try:
+            return apply_change(before or pb.WatchBoardResponse(), answer)
+        except InvalidChange as error:
+            request.changes = False
+            raise Unavailable(
+                f"the control plane sent an invalid change of {board}: {error}"
+            ) from error
+
     watching = watch_again(
         client,
         "BoardService/WatchBoard",
         request,
         pb.WatchBoardResponse,
+        whole=whole,
         patience_s=patience_s,
         on_link=on_link,
     )

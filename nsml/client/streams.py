@@ -551,23 +551,32 @@ async def watch_again(
     request: Message,
     response: type[R],
     *,
+    whole: Callable[[R | None, R], R] | None = None,
     patience_s: float | None = None,
     on_link: OnLink | None = None,
 ) -> AsyncGenerator[R, None]:
     """Yield the responses of a watch whose first one has everything, until closed; a broken watch is started again.
 
     Its first response is not yielded if nothing has changed.
+
+    Args:
+        whole: returns a response with everything, of the one before it (None: it is the first of a stream) and one that
+            may have changes; the same response if it has everything. Raises Unavailable if they do not fit.
     """
     retry = _Retry(client, patience_s, on_link)
     last: R | None = None
     while True:
         stream = client.rpc.stream(method, request, response)
         broken = Unavailable("the control plane closed the stream")
+        before: R | None = None
         try:
             async with aclosing(stream):
-                async for answer in stream:
+                async for received in stream:
+                    answer = received if whole is None else whole(before, received)
+                    before = answer
                     retry.heard()
-                    if answer != last:
+                    # Comparing costs as much as an answer: a change is one.
+                    if answer is not received or answer != last:
                         last = answer
                         yield answer
         except Unavailable as error:

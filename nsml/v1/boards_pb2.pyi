@@ -376,24 +376,46 @@ class ListEntriesResponse(_message.Message):
     def __init__(self, board: _Optional[_Union[Board, _Mapping]] = ..., entries: _Optional[_Iterable[_Union[BoardEntry, _Mapping]]] = ...) -> None: ...
 
 class WatchBoardRequest(_message.Message):
-    __slots__ = ("board", "best_per", "own_only", "limit")
+    __slots__ = ("board", "best_per", "own_only", "limit", "changes")
     BOARD_FIELD_NUMBER: _ClassVar[int]
     BEST_PER_FIELD_NUMBER: _ClassVar[int]
     OWN_ONLY_FIELD_NUMBER: _ClassVar[int]
     LIMIT_FIELD_NUMBER: _ClassVar[int]
+    CHANGES_FIELD_NUMBER: _ClassVar[int]
     board: str
     best_per: BestPer
     own_only: bool
     limit: int
-    def __init__(self, board: _Optional[str] = ..., best_per: _Optional[_Union[BestPer, str]] = ..., own_only: _Optional[bool] = ..., limit: _Optional[int] = ...) -> None: ...
+    changes: bool
+    def __init__(self, board: _Optional[str] = ..., best_per: _Optional[_Union[BestPer, str]] = ..., own_only: _Optional[bool] = ..., limit: _Optional[int] = ..., changes: _Optional[bool] = ...) -> None: ...
 
 class WatchBoardResponse(_message.Message):
-    __slots__ = ("board", "entries")
+    __slots__ = ("board", "entries", "change")
     BOARD_FIELD_NUMBER: _ClassVar[int]
     ENTRIES_FIELD_NUMBER: _ClassVar[int]
+    CHANGE_FIELD_NUMBER: _ClassVar[int]
     board: Board
     entries: _containers.RepeatedCompositeFieldContainer[BoardEntry]
-    def __init__(self, board: _Optional[_Union[Board, _Mapping]] = ..., entries: _Optional[_Iterable[_Union[BoardEntry, _Mapping]]] = ...) -> None: ...
+    change: BoardChange
+    def __init__(self, board: _Optional[_Union[Board, _Mapping]] = ..., entries: _Optional[_Iterable[_Union[BoardEntry, _Mapping]]] = ..., change: _Optional[_Union[BoardChange, _Mapping]] = ...) -> None: ...
+
+class BoardChange(_message.Message):
+    __slots__ = ("runs", "ranks", "ranks_before", "rank_lows", "rank_highs", "gpu_seconds_runs", "gpu_seconds")
+    RUNS_FIELD_NUMBER: _ClassVar[int]
+    RANKS_FIELD_NUMBER: _ClassVar[int]
+    RANKS_BEFORE_FIELD_NUMBER: _ClassVar[int]
+    RANK_LOWS_FIELD_NUMBER: _ClassVar[int]
+    RANK_HIGHS_FIELD_NUMBER: _ClassVar[int]
+    GPU_SECONDS_RUNS_FIELD_NUMBER: _ClassVar[int]
+    GPU_SECONDS_FIELD_NUMBER: _ClassVar[int]
+    runs: _containers.RepeatedScalarFieldContainer[int]
+    ranks: _containers.RepeatedScalarFieldContainer[int]
+    ranks_before: _containers.RepeatedScalarFieldContainer[int]
+    rank_lows: _containers.RepeatedScalarFieldContainer[int]
+    rank_highs: _containers.RepeatedScalarFieldContainer[int]
+    gpu_seconds_runs: _containers.RepeatedScalarFieldContainer[int]
+    gpu_seconds: _containers.RepeatedScalarFieldContainer[float]
+    def __init__(self, runs: _Optional[_Iterable[int]] = ..., ranks: _Optional[_Iterable[int]] = ..., ranks_before: _Optional[_Iterable[int]] = ..., rank_lows: _Optional[_Iterable[int]] = ..., rank_highs: _Optional[_Iterable[int]] = ..., gpu_seconds_runs: _Optional[_Iterable[int]] = ..., gpu_seconds: _Optional[_Iterable[float]] = ...) -> None: ...
 
 class ReevaluateBoardRequest(_message.Message):
     __slots__ = ("board",)

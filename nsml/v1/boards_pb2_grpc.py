@@ -130,7 +130,7 @@ class BoardServiceServicer:
 
     def WatchBoard(self, request, context):
         """The entries of a board now, and again after each change of them. Ends only when the caller leaves.
-        Errors: those of ListEntries. UNAVAILABLE: watch again; the first response has everything.
+        Errors: those of ListEntries. UNAVAILABLE: watch again; the first response has all entries.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

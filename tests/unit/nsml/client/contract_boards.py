@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import grpc
 
+from nsml.spec.board_changes import EncodedEntries, EncodedEntry, encoded_change
 from nsml.v1 import boards_pb2 as pb
 from nsml.v1 import boards_pb2_grpc, resources_pb2
 
@@ -12,7 +13,11 @@ OVER = {pb.SUBMISSION_STATE_SCORED, pb.SUBMISSION_STATE_FAILED}
 
 
 class Boards(boards_pb2_grpc.BoardServiceServicer):
-    """`state.boards` by OWNER/NAME, `state.entries` of each; `refuse` aborts a call."""
+    """`state.boards` by OWNER/NAME, `state.entries` of each; `refuse` aborts a call.
+
+    Watches add their requests and answers to `state.watch_requests` and `state.watched`; `state.bad_changes` are sent next in
+    place of true ones.
+    """
 
     def __init__(self, state, refuse):
         self.state = state
@@ -79,17 +84,25 @@ class Boards(boards_pb2_grpc.BoardServiceServicer):
         return pb.ListEntriesResponse(board=board, entries=self.entries(request, board))
 
     def WatchBoard(self, request, context):
-        state, told = self.state, None
+        state, sent = self.state, None
+        self.state.watch_requests.append(request)
         while context.is_active():
             board = self.find(request.board, context)
             with state.changed:
-                now = [one.SerializeToString() for one in self.entries(request, board)]
-                if now == told:
+                now = EncodedEntries(map(EncodedEntry.of, self.entries(request, board)))
+                if sent is not None and now.is_same(sent):
                     state.changed.wait(0.05)
                     continue
-                told = now
-                found = [pb.BoardEntry.FromString(one) for one in now]
-            yield pb.WatchBoardResponse(board=board, entries=found)
+            change = None
+            if sent is not None and request.changes:
+                change = encoded_change(sent, now)
+                if state.bad_changes:
+                    change = state.bad_changes.pop(0).SerializeToString()
+            sent = now
+            answer = pb.WatchBoardResponse.FromString(now.encoded if change is None else change)
+            answer.board.CopyFrom(board)
+            self.state.watched.append(answer)
+            yield answer
 
     def ReevaluateBoard(self, request, context):
         board = self.own(request.board, context)
@@ -187,6 +200,9 @@ class WithBoards:
         self.boards: dict[str, pb.Board] = {}
         self.entries: dict[str, list[pb.BoardEntry]] = {}
         self.entry_requests: list[pb.ListEntriesRequest] = []
+        self.watch_requests: list[pb.WatchBoardRequest] = []
+        self.watched: list[pb.WatchBoardResponse] = []
+        self.bad_changes: list[pb.WatchBoardResponse] = []
         self.submissions: dict[str, pb.Submission] = {}
         self.submission_requests: dict[str, str] = {}
         self.submission_course: list[pb.Submission] = []

@@ -117,6 +117,61 @@ async def test_a_board_is_watched_over_a_restart(client, server):
     assert seen == [1, 2]
 
 
+async def test_a_watched_board_is_whole_though_changes_are_sent(client, server):
+    state = server.state
+    state.add_board("kim/best")
+    for number in range(100):
+        state.add_entry("kim/best", "lee", 1.0, session=f"lee/digits/{number}", args="--lr 1" * 9)
+    answers = []
+    async with asyncio.timeout(60), aclosing(watch_board(client, "best")) as watching:
+        async for answer in watching:
+            answers.append((answer, list(state.entries["kim/best"])))
+            if len(answers) == 4:
+                break
+            with state.changed:
+                entries = state.entries["kim/best"]
+                new = pb.BoardEntry(owner="kim", session=f"kim/digits/{len(answers)}")
+                ranked = [*entries[: len(answers)], new, *entries[len(answers) :][:-1]]
+                for rank, one in enumerate(ranked, 1):
+                    copy = pb.BoardEntry()
+                    copy.CopyFrom(one)
+                    copy.rank = rank
+                    ranked[rank - 1] = copy
+                entries[:] = ranked
+                state.changed.notify_all()
+    for answer, entries in answers:
+        assert list(answer.entries) == entries
+        assert answer.board.name == "best"
+        assert not answer.HasField("change")
+    first, *later = state.watched
+    assert len(first.entries) == 100
+    for sent in later:
+        assert [one.owner for one in sent.entries] == ["kim"]
+        assert sent.ByteSize() * 50 < first.ByteSize()
+
+
+async def test_a_change_that_does_not_fit_is_refused_and_all_is_read_again(client, server):
+    state = server.state
+    state.add_board("kim/best")
+    state.add_entry("kim/best", "lee", 0.9)
+    change = pb.BoardChange(runs=[0, 0, 2**32 - 1])
+    state.bad_changes.append(pb.WatchBoardResponse(change=change))
+    seen, links = [], []
+    async with (
+        asyncio.timeout(60),
+        aclosing(watch_board(client, "best", on_link=links.append)) as watching,
+    ):
+        async for answer in watching:
+            seen.append([one.owner for one in answer.entries])
+            if len(seen) == 3:
+                break
+            state.add_entry("kim/best", f"user{len(seen)}", 0.8)
+    assert seen == [["lee"], ["lee", "user1"], ["lee", "user1", "user2"]]
+    assert [link.is_live for link in links] == [False, True]
+    assert "invalid change of best: its runs do not fit" in links[0].reason
+    assert [request.changes for request in state.watch_requests] == [True, False]
+
+
 async def test_watching_what_is_not_there_fails_at_once(client, server):
     with pytest.raises(errors.NotFound):
         async for _ in watch_board(client, "nothing"):

@@ -1,0 +1,274 @@
+"""Changes of a watched board: what the control plane sends in place of all entries, and how a client makes these of it.
+
+The format is described at BoardChange in `proto/nsml/v1/boards.proto`. One new score shifts the ranks of all entries below it:
+so entries are compared without their ranks, which are sent as runs of equal shifts.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from functools import cache, cached_property
+from itertools import groupby, starmap
+from operator import attrgetter, ne, sub
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+from nsml.v1 import boards_pb2 as pb
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Sequence
+
+_TAG: Final = bytes([pb.WatchBoardResponse.ENTRIES_FIELD_NUMBER << 3 | 2])
+"""Of an entry in an encoded WatchBoardResponse: a field with a length."""
+_LOW_BITS: Final = 0x7F
+_RUN: Final = 3
+"""Numbers that describe a run: added, from, kept."""
+_COLUMNS: Final = {
+    "rank": "ranks",
+    "rank_before": "ranks_before",
+    "rank_low": "rank_lows",
+    "rank_high": "rank_highs",
+}
+"""Fields of an entry that are shifted in place, and the field of a change with their shifts."""
+
+
+class InvalidChange(ValueError):
+    """A change that does not fit the entries before it."""
+
+
+class Ranks(NamedTuple):
+    """The ranks of an entry; see BoardEntry."""
+
+    rank: int = 0
+    rank_before: int = 0
+    rank_low: int = 0
+    rank_high: int = 0
+
+
+class EncodedEntry:
+    """An entry that is encoded once, however many answers have it.
+
+    Attributes:
+        body: the encoded BoardEntry without the fields of `ranks`. Entries with equal bodies are the same, and may be moved.
+        gpu_seconds: those of a live session, which change all the time and are no change by themselves; not in `body`.
+    """
+
+    __slots__ = ("_encoded", "body", "gpu_seconds", "ranks")
+
+    def __init__(self, body: bytes, ranks: Ranks, gpu_seconds: float = 0.0) -> None:
+        self.body = body
+        self.ranks = ranks
+        self.gpu_seconds = gpu_seconds
+        self._encoded: bytes | None = None
+
+    @classmethod
+    def of(cls, entry: pb.BoardEntry) -> EncodedEntry:
+        """Encode an entry."""
+        body = pb.BoardEntry()
+        body.CopyFrom(entry)
+        for name in (*_COLUMNS, "gpu_seconds"):
+            body.ClearField(name)
+        ranks = Ranks(entry.rank, entry.rank_before, entry.rank_low, entry.rank_high)
+        return cls(body.SerializeToString(deterministic=True), ranks, entry.gpu_seconds)
+
+    @property
+    def encoded(self) -> bytes:
+        """The whole entry, as a part of an encoded WatchBoardResponse or ListEntriesResponse."""
+        if self._encoded is None:
+            # Fields of an encoded message may come in any order.
+            rest = pb.BoardEntry(gpu_seconds=self.gpu_seconds, **self.ranks._asdict())
+            whole = self.body + rest.SerializeToString()
+            self._encoded = _prefix(len(whole)) + whole
+        return self._encoded
+
+
+class EncodedEntries:
+    """The entries of one answer, best first."""
+
+    def __init__(self, entries: Iterable[EncodedEntry]) -> None:
+        self.entries = tuple(entries)
+        self.bodies = [one.body for one in self.entries]
+        self.ranks = [one.ranks for one in self.entries]
+
+    @property
+    def encoded(self) -> bytes:
+        """All entries, as a part of an encoded WatchBoardResponse or ListEntriesResponse."""
+        return b"".join([one.encoded for one in self.entries])
+
+    def is_same(self, other: EncodedEntries) -> bool:
+        """Whether they differ in nothing but the GPU seconds of live sessions."""
+        return self.bodies == other.bodies and self.ranks == other.ranks
+
+    @cached_property
+    def places(self) -> dict[bytes, int]:
+        """The position of each body."""
+        return {body: place for place, body in enumerate(self.bodies)}
+
+
+def encoded_change(before: EncodedEntries, after: EncodedEntries) -> bytes | None:
+    """Return the `entries` and the `change` of an encoded WatchBoardResponse; None: all entries are as short."""
+    unused = before.places.copy()
+    # Where each entry was before; -1: it is added.
+    places = [unused.pop(body, -1) for body in after.bodies]
+    added = [one for one, place in zip(after.entries, places, strict=True) if place < 0]
+    kept = [
+        (before.entries[place], one)
+        for one, place in zip(after.entries, places, strict=True)
+        if place >= 0
+    ]
+    change = pb.BoardChange(runs=_runs(places))
+    old, new = [one.ranks for one, _ in kept], [one.ranks for _, one in kept]
+    if old != new:
+        for name, was, now in zip(
+            _COLUMNS.values(), zip(*old, strict=True), zip(*new, strict=True), strict=True
+        ):
+            getattr(change, name).extend(_shift_runs(was, now))
+    _set_gpu_seconds(change, [(was.gpu_seconds, now.gpu_seconds) for was, now in kept])
+    size = change.ByteSize() + sum(len(one.body) for one in added)
+    if size >= sum(map(len, after.bodies)):
+        return None
+    encoded = pb.WatchBoardResponse(change=change).SerializeToString()
+    return b"".join([*[one.encoded for one in added], encoded])
+
+
+def _runs(places: Iterable[int]) -> Iterator[int]:
+    added = first = kept = 0
+    for place in places:
+        if kept and place != first + kept:
+            yield from (added, first, kept)
+            added = first = kept = 0
+        if place < 0:
+            added += 1
+        else:
+            first = first if kept else place
+            kept += 1
+    if added or kept:
+        yield from (added, first, kept)
+
+
+def _shift_runs(before: Sequence[int], after: Sequence[int]) -> list[int]:
+    if before == after:
+        return []
+    runs: list[int] = []
+    for shift, group in groupby(map(sub, after, before)):
+        runs += len(list(group)), shift
+    return runs if runs[-1] else runs[:-2]
+
+
+def _set_gpu_seconds(change: pb.BoardChange, pairs: Sequence[tuple[float, float]]) -> None:
+    if not any(starmap(ne, pairs)):
+        return
+    counts = [(is_new, len(list(group))) for is_new, group in groupby(starmap(ne, pairs))]
+    if counts[0][0]:
+        change.gpu_seconds_runs.append(0)
+    change.gpu_seconds_runs.extend(count for _, count in counts)
+    if not counts[-1][0]:
+        change.gpu_seconds_runs.pop()
+    change.gpu_seconds.extend(now for was, now in pairs if was != now)
+
+
+def apply_change(
+    before: pb.WatchBoardResponse, answer: pb.WatchBoardResponse
+) -> pb.WatchBoardResponse:
+    """Return the whole answer that an answer with a change stands for; `before`, the whole one before it, stays as it is.
+
+    Raises:
+        InvalidChange: it does not fit the entries before.
+    """
+    change = answer.change
+    order = _order(change, len(before.entries), len(answer.entries))
+    whole = pb.WatchBoardResponse()
+    # One copy of everything, in C, costs less than one of each entry.
+    whole.CopyFrom(before)
+    whole.board.CopyFrom(answer.board)
+    whole.entries.extend(answer.entries)
+    if order.is_moved:
+        positions = iter(order.positions)
+        whole.entries.sort(key=lambda _: next(positions))
+        del whole.entries[order.count :]
+    if any(getattr(change, name) for name in _COLUMNS.values()) or change.gpu_seconds:
+        kept = [one for one, is_kept in zip(whole.entries, order.is_kept, strict=True) if is_kept]
+        for field, name in _COLUMNS.items():
+            _shift(kept, field, getattr(change, name))
+        _take_gpu_seconds(kept, change)
+    return whole
+
+
+class _Order(NamedTuple):
+    """Where entries are in the new list.
+
+    Attributes:
+        positions: of each entry before, and then of each added one; those that are not kept come last.
+        count: entries of the new list.
+        is_kept: for each of the new list: whether it was in the list before.
+    """
+
+    positions: list[int]
+    count: int
+    is_kept: list[bool]
+
+    @property
+    def is_moved(self) -> bool:
+        """Whether the new list is another one than that before with the added entries behind it."""
+        return self.count != len(self.positions) or self.positions != list(range(self.count))
+
+
+def _order(change: pb.BoardChange, before: int, added: int) -> _Order:
+    runs = list(change.runs)
+    starts, counts = runs[1::_RUN], runs[2::_RUN]
+    if (
+        len(runs) % _RUN
+        or sum(runs[::_RUN]) != added
+        or sum(counts) > before
+        or any(start + count > before for start, count in zip(starts, counts, strict=True))
+    ):
+        raise InvalidChange("its runs do not fit the entries")
+    last = before + added
+    positions, is_kept = [last] * last, [False] * (added + sum(counts))
+    place, taken = 0, before
+    for new, start, count in zip(runs[::_RUN], starts, counts, strict=True):
+        positions[taken : taken + new] = range(place, place + new)
+        taken += new
+        place += new
+        positions[start : start + count] = range(place, place + count)
+        is_kept[place : place + count] = [True] * count
+        place += count
+    # As many positions as entries: none was kept twice.
+    if last - positions.count(last) != place:
+        raise InvalidChange("it keeps an entry twice")
+    return _Order(positions, place, is_kept)
+
+
+def _shift(kept: Sequence[pb.BoardEntry], field: str, runs: Sequence[int]) -> None:
+    if len(runs) % 2 or not all(0 < count for count in runs[::2]) or sum(runs[::2]) > len(kept):
+        raise InvalidChange(f"its shifts of {field} do not fit the entries")
+    read, place = attrgetter(field), 0
+    for count, shift in zip(runs[::2], runs[1::2], strict=True):
+        if shift:
+            try:
+                for one in kept[place : place + count]:
+                    setattr(one, field, read(one) + shift)
+            except ValueError as error:
+                raise InvalidChange(f"it shifts {field} out of its range") from error
+        place += count
+
+
+def _take_gpu_seconds(kept: Sequence[pb.BoardEntry], change: pb.BoardChange) -> None:
+    runs = change.gpu_seconds_runs
+    if len(runs) % 2 or sum(runs) > len(kept) or sum(runs[1::2]) != len(change.gpu_seconds):
+        raise InvalidChange("its GPU seconds do not fit the entries")
+    values, place = deque(change.gpu_seconds), 0
+    for same, count in zip(runs[::2], runs[1::2], strict=True):
+        place += same
+        for one in kept[place : place + count]:
+            one.gpu_seconds = values.popleft()
+        place += count
+
+
+@cache
+def _prefix(length: int) -> bytes:
+    """Return the tag and the length, seven bits a byte, the low ones first."""
+    parts = [_TAG]
+    while length > _LOW_BITS:
+        parts.append(bytes([length & _LOW_BITS | 0x80]))
+        length >>= 7
+    return b"".join([*parts, bytes([length])])
