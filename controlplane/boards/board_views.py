@@ -5,17 +5,18 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, TypeAlias
 
+from controlplane.boards.board_responses import Answer, ShownEntries, encoded_board, fitting
 from controlplane.boards.convert import board_message, to_best_per
 from controlplane.boards.session_boards import BestOf, MetricOrder
 from controlplane.boards.submission_boards import SubmissionRanking, check_evaluation
-from controlplane.domain.boards.ranking import RankInterval, rank_intervals
+from controlplane.domain.boards.ranking import NO_INTERVAL, rank_intervals
 from controlplane.domain.boards.values import BestPer, BoardKind, Entry, MetricValue, ScoreDirection
 from controlplane.domain.errors import Denied, InvalidRequest
 from controlplane.domain.policy import ALLOW, CHANGE, may
 from controlplane.history.board_values import BoardCounts
 from controlplane.state.lru import LruDict
-from controlplane.wire.chunking import parts_of
 from controlplane.wire.times import timestamp
+from nsml.spec.board_changes import EncodedEntry, Ranks
 from nsml.v1 import boards_pb2 as pb
 
 if TYPE_CHECKING:
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
     from controlplane.boards.boards import Board
     from controlplane.boards.session_boards import Ranking, SessionBoards, SessionsView
     from controlplane.boards.submission_boards import SubmissionBoards
+    from controlplane.domain.boards.ranking import RankInterval
     from controlplane.domain.identity import UserCaller
     from controlplane.history.board_values import EvaluationState
     from controlplane.history.sql.history import History
@@ -32,7 +34,6 @@ if TYPE_CHECKING:
 MOST_ENTRIES: Final = 1_000
 FRESH_S: Final = 1.0
 """How long GPU seconds of live sessions are shown as they were."""
-NO_INTERVAL: Final = RankInterval()
 _KEPT_ROWS: Final = 500_000
 """Rows of the rankings of cached answers."""
 
@@ -51,24 +52,6 @@ class Wanted:
     def most(self) -> int:
         """Entries of an answer."""
         return min(self.limit, MOST_ENTRIES) or MOST_ENTRIES
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Answer:
-    """A board and its entries.
-
-    Attributes:
-        content: equal for answers that differ in nothing but the GPU seconds of live sessions.
-        encoded: the answer as an encoded WatchBoardResponse, which is one of ListEntries, too.
-    """
-
-    content: bytes
-    encoded: bytes
-    made_at: float
-
-    def read(self) -> pb.ListEntriesResponse:
-        """Return the answer as a message."""
-        return pb.ListEntriesResponse.FromString(self.encoded)
 
 
 class SessionBoardViews:
@@ -128,9 +111,7 @@ class SessionBoardViews:
             whose = best.participant(row.of)
             if whose not in trends:
                 trends[whose] = view.trend(whose, least_first=order.least_first)
-            entry = pb.BoardEntry(
-                rank=ranked.rank,
-                rank_before=ranked.rank_before,
+            body = pb.BoardEntry(
                 owner=row.of.owner,
                 team=row.of.team,
                 score=row.score,
@@ -140,23 +121,20 @@ class SessionBoardViews:
                 args=row.of.args,
                 memo=row.of.memo,
                 is_own=row.of.owner == name,
-                trend=trends[whose],
                 standard_error=errors.get(row.of.id),
-                rank_low=intervals.get(row.of.id, NO_INTERVAL).low,
-                rank_high=intervals.get(row.of.id, NO_INTERVAL).high,
+            )
+            interval = intervals.get(row.of.id, NO_INTERVAL)
+            entry = EncodedEntry(
+                body.SerializeToString(deterministic=True),
+                Ranks(ranked.rank, ranked.rank_before, interval.low, interval.high),
+                trend=tuple(trends[whose]),
+                gpu_seconds=self._sessions.gpu_seconds(row.of),
             )
             entries.append(entry)
-        entries = next(parts_of(entries))
         message = board_message(board, may_change=may(caller, CHANGE, board) is ALLOW)
         message.entry_count = view.count
-        content = _content(message, entries)
-        for ranked, entry in zip(chosen, entries, strict=False):
-            entry.gpu_seconds = self._sessions.gpu_seconds(ranked.row.of)
-        return Answer(
-            content=content,
-            encoded=_content(message, entries),
-            made_at=self._clock.monotonic(),
-        )
+        head = encoded_board(message)
+        return Answer(head, ShownEntries(fitting(entries)), made_at=self._clock.monotonic())
 
 
 class SubmissionBoardViews:
@@ -226,10 +204,8 @@ class SubmissionBoardViews:
                 may_change=is_manager,
                 has_private=found.has_private,
             )
-            head = ranking.heads[key] = _content(message, ())
-        # Fields of an encoded message may be joined: those who see the same entries share their encoding.
-        encoded = b"".join((head, *shown))
-        return Answer(content=encoded, encoded=encoded, made_at=self._clock.monotonic())
+            head = ranking.heads[key] = encoded_board(message)
+        return Answer(head, shown, made_at=self._clock.monotonic())
 
 
 def _submissions_message(
@@ -299,11 +275,6 @@ class BoardViews:
         if isinstance(ranking, SubmissionRanking):
             return self._submissions.answer(caller, board, ranking, wanted)
         return await self._sessions.answer(caller, board, ranking, wanted)
-
-
-def _content(board: pb.Board, entries: Sequence[pb.BoardEntry]) -> bytes:
-    whole = pb.WatchBoardResponse(board=board, entries=entries)
-    return whole.SerializeToString(deterministic=True)
 
 
 def _intervals(

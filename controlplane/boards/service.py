@@ -127,7 +127,7 @@ class BoardServicer(boards_pb2_grpc.BoardServiceServicer):
     async def WatchBoard(  # noqa: N802
         self, request: pb.WatchBoardRequest, _: Context
     ) -> AsyncGenerator[bytes, None]:
-        """Stream the entries of a board, as encoded responses."""
+        """Stream the entries of a board, as encoded responses: all, or changes."""
         who = require_user()
         board = await self._boards.find(who, request.board)
         wanted = Wanted(best_per=request.best_per, own_only=request.own_only, limit=request.limit)
@@ -135,15 +135,15 @@ class BoardServicer(boards_pb2_grpc.BoardServiceServicer):
         async with self._reading.turn(who.user.name):
             answer = await self._views.answer(who, board, wanted)
         yield answer.encoded
-        sent = answer.content
+        sent = answer
         async with aclosing(self._feeds.follow((board.owner, board.name, board.kind))) as changes:
             async for now, ranking in changes:
                 if now is None or ranking is None or may(who, SEE, now) is not ALLOW:
                     raise NotFound(f"there is no board {request.board}", attempt="nsml board ls")
                 answer = await self._views.answer_of(who, now, ranking, wanted)
-                if answer.content != sent:
-                    sent = answer.content
-                    yield answer.encoded
+                if not answer.is_same(sent):
+                    before, sent = sent, answer
+                    yield answer.after(before) if request.changes else answer.encoded
 
     @answering
     async def ReevaluateBoard(  # noqa: N802

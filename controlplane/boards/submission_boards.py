@@ -2,39 +2,34 @@
 
 from __future__ import annotations
 
-from bisect import bisect_right
 from dataclasses import dataclass, field
-from functools import cache
 from heapq import merge
-from itertools import accumulate
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from controlplane.domain.boards.ranking import NO_INTERVAL, group_of
+from controlplane.boards.board_responses import ShownEntries, fitting
+from controlplane.domain.boards.ranking import group_of
 from controlplane.domain.competitions.values import team_of_key
 from controlplane.domain.errors import InvalidRequest
 from controlplane.state.lru import LruDict
-from controlplane.wire.chunking import PART_BYTES
 from controlplane.wire.times import timestamp
+from nsml.spec.board_changes import EncodedEntry, Ranks
 from nsml.v1 import boards_pb2 as pb
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Iterable
 
     from controlplane.boards.boards import Board
-    from controlplane.domain.boards.ranking import RankInterval
     from controlplane.domain.boards.values import BestPer, Entry
     from controlplane.domain.identity import User
     from controlplane.history.board_values import SubmissionEntry
     from controlplane.submissions.scoreboards import Scoreboard, Scoreboards
+    from nsml.spec.board_changes import EncodedEntries
 
 _KEPT_ENTRIES: Final = 100_000
 """Entries of cached rankings, about a kilobyte each."""
 MOST_ARGS: Final = 512
 MOST_MEMO: Final = 256
 """Characters of an entry's texts: a thousand entries are one message."""
-_TAG: Final = bytes([pb.WatchBoardResponse.ENTRIES_FIELD_NUMBER << 3 | 2])
-"""Of an entry in an encoded WatchBoardResponse: a field with a length."""
-_LOW_BITS: Final = 0x7F
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -46,64 +41,42 @@ class _Kind:
     is_manager: bool
 
 
-class _Place(NamedTuple):
-    """What an entry's place on the board adds to it, and changes most often."""
-
-    rank: int = 0
-    interval: RankInterval = NO_INTERVAL
-
-
 class _Facts(NamedTuple):
-    """All else that an entry is made of."""
+    """What an entry is made of, but for what scores of others change."""
 
     entry: SubmissionEntry
     public: Entry
-    before: int = 0
-    trend: tuple[float, ...] = ()
     is_duplicate: bool = False
 
 
 class _Row:
     """An entry of a list as its viewers see it, each form encoded once.
 
-    Fields of an encoded message may come in parts: what changes with every score of others is a part of its own.
+    Attributes:
+        others: as others than its participant see it.
     """
 
-    __slots__ = ("_body", "_others", "_own", "facts", "place")
+    __slots__ = ("_own", "facts", "others")
 
-    def __init__(self, facts: _Facts, place: _Place, body: bytes) -> None:
+    def __init__(self, facts: _Facts, others: EncodedEntry) -> None:
         self.facts = facts
-        self.place = place
-        self._body = body
-        self._others: bytes | None = None
-        self._own: bytes | None = None
+        self.others = others
+        self._own: EncodedEntry | None = None
 
     @property
-    def others(self) -> bytes:
-        """As others see it: a part of an encoded WatchBoardResponse."""
-        if self._others is None:
-            part = _place_message(self.place)
-            self._others = _encoded(self._body + part.SerializeToString())
-        return self._others
-
-    @property
-    def own(self) -> bytes:
+    def own(self) -> EncodedEntry:
         """As its participant sees it."""
         if self._own is None:
-            part = _place_message(self.place)
-            part.is_own = True
+            others, part = self.others, pb.BoardEntry(is_own=True)
             part.cause = int(self.facts.entry.cause)  # type: ignore[assignment]
-            self._own = _encoded(self._body + part.SerializeToString())
+            # Fields of an encoded message may come in parts.
+            body = others.body + part.SerializeToString()
+            self._own = EncodedEntry(body, others.ranks, trend=others.trend)
         return self._own
 
-    def moved(self, place: _Place) -> _Row:
-        """Return it in another place."""
-        return _Row(self.facts, place, self._body)
-
-
-def _place_message(place: _Place) -> pb.BoardEntry:
-    rank, (low, high) = place
-    return pb.BoardEntry(rank=rank, rank_low=low, rank_high=high)
+    def moved(self, ranks: Ranks, trend: tuple[float, ...]) -> _Row:
+        """Return it in another place, with another trend."""
+        return _Row(self.facts, EncodedEntry(self.others.body, ranks, trend=trend))
 
 
 class _List:
@@ -122,10 +95,10 @@ class _List:
         )
         self._before = board.ranks_before(kind.best_per, by_private=kind.by_private)
         self._at: dict[int, _Row] = {}
-        self._first: list[bytes] = []
+        self._first: dict[int, EncodedEntries] = {}
 
-    def seen_by(self, user: User, *, own_only: bool, most: int) -> list[bytes]:
-        """Return the first `most` entries that a user sees, encoded; what it costs grows with `most` alone."""
+    def seen_by(self, user: User, *, own_only: bool, most: int) -> ShownEntries:
+        """Return the first `most` entries that a user sees; what it costs grows with the user's entries alone."""
         own = self._board.ids_of(user)
         places = self._places(own)
         failed = [] if self._kind.is_manager else self._failed(own)
@@ -133,25 +106,26 @@ class _List:
             scored = [self._row(at).own for at in places[:most] if at < self._listing.scored]
             others = [self._row(at) for at in places[:most] if at >= self._listing.scored]
             rest = [row.own for row in _by_age(others, failed)]
-            return [*scored, *rest][:most]
-        shown = self._shown(most)
-        for at in places:
-            if at < most:
-                shown[at] = self._row(at).own
+            return ShownEntries(fitting([*scored, *rest][:most]))
+        first = self._shown(most)
+        seen = ShownEntries(
+            first, {at: self._row(at).own for at in places if at < len(first.entries)}
+        )
         scored_count = self._listing.scored
-        if failed and scored_count < most:
-            is_own = set(map(id, failed)) | {id(self._row(at)) for at in places if at < most}
-            others = [self._row(at) for at in range(scored_count, len(shown))]
-            shown[scored_count:] = [
-                row.own if id(row) in is_own else row.others for row in _by_age(others, failed)
-            ]
-        return shown[:most]
+        if not failed or scored_count >= most:
+            return seen
+        is_own = set(map(id, failed)) | {id(self._row(at)) for at in places if at < most}
+        others = [self._row(at) for at in range(scored_count, min(most, len(self._listing)))]
+        rest = [row.own if id(row) in is_own else row.others for row in _by_age(others, failed)]
+        return ShownEntries(fitting([*seen.entries[:scored_count], *rest][:most]))
 
-    def _shown(self, most: int) -> list[bytes]:
+    def _shown(self, most: int) -> EncodedEntries:
         """Return the first entries as others see them."""
-        for at in range(len(self._first), min(most, len(self._listing))):
-            self._first.append(self._row(at).others)
-        return self._first[:most]
+        most = min(most, len(self._listing))
+        first = self._first.get(most)
+        if first is None:
+            first = self._first[most] = fitting(self._row(at).others for at in range(most))
+        return first
 
     def _places(self, own: Iterable[str]) -> list[int]:
         """Return where entries are listed, in order; those that are not are left out."""
@@ -166,7 +140,7 @@ class _List:
             group = self._listing.group_of(public[one.row.id])
             if not self._listing.has_group(group):
                 seen.setdefault(group, one)
-        return [self._made(_Facts(one, public[one.row.id]), _Place()) for one in seen.values()]
+        return [self._made(_Facts(one, public[one.row.id]), Ranks(), ()) for one in seen.values()]
 
     def _row(self, at: int) -> _Row:
         row = self._at.get(at)
@@ -176,27 +150,29 @@ class _List:
             facts = _Facts(
                 board.entries[public.id],
                 public,
-                self._before.get(group_of(public, kind.best_per), 0),
-                board.trend(public, kind.best_per, by_private=kind.by_private),
                 kind.is_manager and listing.is_duplicate(public),
             )
-            place = _Place(listing.rank(at), listing.interval(public))
-            row = self._at[at] = self._made(facts, place)
+            ranks = Ranks(
+                listing.rank(at),
+                self._before.get(group_of(public, kind.best_per), 0),
+                *listing.interval(public),
+            )
+            trend = board.trend(public, kind.best_per, by_private=kind.by_private)
+            row = self._at[at] = self._made(facts, ranks, trend)
         return row
 
-    def _made(self, facts: _Facts, place: _Place) -> _Row:
-        known = self.rows.get(facts.public.id)
-        if known is not None and known.facts == facts:
-            row = known if known.place == place else known.moved(place)
-        else:
-            row = _Row(facts, place, self._body(facts))
+    def _made(self, facts: _Facts, ranks: Ranks, trend: tuple[float, ...]) -> _Row:
+        row = self.rows.get(facts.public.id)
+        if row is None or row.facts != facts:
+            row = _Row(facts, EncodedEntry(self._body(facts), ranks, trend=trend))
+        elif (row.others.ranks, row.others.trend) != (ranks, trend):
+            row = row.moved(ranks, trend)
         self.rows[facts.public.id] = row
         return row
 
     def _body(self, facts: _Facts) -> bytes:
         row, score = facts.entry
         message = pb.BoardEntry(
-            rank_before=facts.before,
             owner=row.owner,
             team=team_of_key(row.team),
             score=self._board.score(row.id),
@@ -210,7 +186,6 @@ class _List:
             state=int(facts.entry.state),  # type: ignore[arg-type]
             gpu_seconds=row.gpu_seconds,
             standard_error=facts.public.standard_error,
-            trend=facts.trend,
         )
         if self._kind.is_manager:
             message.cause = int(facts.entry.cause)  # type: ignore[assignment]
@@ -261,17 +236,17 @@ class SubmissionRanking:
         is_manager: bool,
         own_only: bool,
         most: int,
-    ) -> Sequence[bytes]:
+    ) -> ShownEntries:
         """Return the first `most` entries of those that are listed for a user, best first.
 
-        Each is a part of an encoded WatchBoardResponse; all are at most one message. `own_only`: the user's participant's.
+        All are at most one message. `own_only`: the user's participant's.
         """
         kind = _Kind(best_per=best_per, by_private=by_private, is_manager=is_manager)
         listed = self._lists.get(kind)
         if listed is None:
             rows = self._rows.setdefault(kind, {})
             listed = self._lists[kind] = _List(self.board, kind, rows)
-        return _fitting(listed.seen_by(user, own_only=own_only, most=most))
+        return listed.seen_by(user, own_only=own_only, most=most)
 
 
 class SubmissionBoards:
@@ -306,28 +281,6 @@ def check_evaluation(ranking: SubmissionRanking, *, is_manager: bool) -> None:
         raise InvalidRequest(
             f"there is no version {board.evaluation} of the scores", why=f"the newest is {newest}"
         )
-
-
-def _fitting(encoded: list[bytes]) -> list[bytes]:
-    """Return as many as fit into a message."""
-    if sum(map(len, encoded)) <= PART_BYTES:
-        return encoded
-    return encoded[: bisect_right(list(accumulate(map(len, encoded))), PART_BYTES)]
-
-
-def _encoded(body: bytes) -> bytes:
-    """Return an encoded entry as a part of an encoded WatchBoardResponse."""
-    return _prefix(len(body)) + body
-
-
-@cache
-def _prefix(length: int) -> bytes:
-    """Return the tag and the length, seven bits a byte, the low ones first."""
-    parts = [_TAG]
-    while length > _LOW_BITS:
-        parts.append(bytes([length & _LOW_BITS | 0x80]))
-        length >>= 7
-    return b"".join([*parts, bytes([length])])
 
 
 def _by_age(rows: Iterable[_Row], failed: Iterable[_Row]) -> Iterable[_Row]:

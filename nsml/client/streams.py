@@ -557,11 +557,9 @@ async def watch_again(
 ) -> AsyncGenerator[R, None]:
     """Yield the responses of a watch whose first one has everything, until closed; a broken watch is started again.
 
-    Its first response is not yielded if nothing has changed.
-
-    Args:
-        whole: returns a response with everything, of the one before it (None: it is the first of a stream) and one that
-            may have changes; the same response if it has everything. Raises Unavailable if they do not fit.
+    Its first response is not yielded if nothing has changed. Where later ones may have changes, `whole` returns a response
+    with everything: of the one before in the same stream, None for the first, and of the response, which it returns if
+    that has everything. It raises Unavailable if they do not fit together.
     """
     retry = _Retry(client, patience_s, on_link)
     last: R | None = None

@@ -1,7 +1,7 @@
 """Changes of a watched board: what the control plane sends in place of all entries, and how a client makes these of it.
 
-The format is described at BoardChange in `proto/nsml/v1/boards.proto`. One new score shifts the ranks of all entries below it:
-so entries are compared without their ranks, which are sent as runs of equal shifts.
+The format is described at BoardChange in `proto/nsml/v1/boards.proto`. One new score shifts the ranks of all entries below
+it, and changes the trend of all entries of its participant: so entries are compared without these, which are sent apart.
 """
 
 from __future__ import annotations
@@ -31,6 +31,10 @@ _COLUMNS: Final = {
 """Fields of an entry that are shifted in place, and the field of a change with their shifts."""
 
 
+MOST_TREND: Final = 32
+"""Values of a trend: many entries may have one that is sent once."""
+
+
 class InvalidChange(ValueError):
     """A change that does not fit the entries before it."""
 
@@ -48,15 +52,24 @@ class EncodedEntry:
     """An entry that is encoded once, however many answers have it.
 
     Attributes:
-        body: the encoded BoardEntry without the fields of `ranks`. Entries with equal bodies are the same, and may be moved.
-        gpu_seconds: those of a live session, which change all the time and are no change by themselves; not in `body`.
+        body: the encoded BoardEntry without what follows. Entries with equal bodies are the same, and may be moved.
+        trend: of all entries of a participant the same.
+        gpu_seconds: those of a live session, which change all the time and are no change by themselves.
     """
 
-    __slots__ = ("_encoded", "body", "gpu_seconds", "ranks")
+    __slots__ = ("_encoded", "body", "gpu_seconds", "ranks", "trend")
 
-    def __init__(self, body: bytes, ranks: Ranks, gpu_seconds: float = 0.0) -> None:
+    def __init__(
+        self,
+        body: bytes,
+        ranks: Ranks,
+        *,
+        trend: tuple[float, ...] = (),
+        gpu_seconds: float = 0.0,
+    ) -> None:
         self.body = body
         self.ranks = ranks
+        self.trend = trend
         self.gpu_seconds = gpu_seconds
         self._encoded: bytes | None = None
 
@@ -65,17 +78,23 @@ class EncodedEntry:
         """Encode an entry."""
         body = pb.BoardEntry()
         body.CopyFrom(entry)
-        for name in (*_COLUMNS, "gpu_seconds"):
+        for name in (*_COLUMNS, "trend", "gpu_seconds"):
             body.ClearField(name)
-        ranks = Ranks(entry.rank, entry.rank_before, entry.rank_low, entry.rank_high)
-        return cls(body.SerializeToString(deterministic=True), ranks, entry.gpu_seconds)
+        return cls(
+            body.SerializeToString(deterministic=True),
+            Ranks(entry.rank, entry.rank_before, entry.rank_low, entry.rank_high),
+            trend=tuple(entry.trend),
+            gpu_seconds=entry.gpu_seconds,
+        )
 
     @property
     def encoded(self) -> bytes:
         """The whole entry, as a part of an encoded WatchBoardResponse or ListEntriesResponse."""
         if self._encoded is None:
             # Fields of an encoded message may come in any order.
-            rest = pb.BoardEntry(gpu_seconds=self.gpu_seconds, **self.ranks._asdict())
+            rest = pb.BoardEntry(
+                trend=self.trend, gpu_seconds=self.gpu_seconds, **self.ranks._asdict()
+            )
             whole = self.body + rest.SerializeToString()
             self._encoded = _prefix(len(whole)) + whole
         return self._encoded
@@ -87,7 +106,7 @@ class EncodedEntries:
     def __init__(self, entries: Iterable[EncodedEntry]) -> None:
         self.entries = tuple(entries)
         self.bodies = [one.body for one in self.entries]
-        self.ranks = [one.ranks for one in self.entries]
+        self._rest = [(one.ranks, one.trend) for one in self.entries]
 
     @property
     def encoded(self) -> bytes:
@@ -96,7 +115,7 @@ class EncodedEntries:
 
     def is_same(self, other: EncodedEntries) -> bool:
         """Whether they differ in nothing but the GPU seconds of live sessions."""
-        return self.bodies == other.bodies and self.ranks == other.ranks
+        return self.bodies == other.bodies and self._rest == other._rest
 
     @cached_property
     def places(self) -> dict[bytes, int]:
@@ -122,6 +141,7 @@ def encoded_change(before: EncodedEntries, after: EncodedEntries) -> bytes | Non
             _COLUMNS.values(), zip(*old, strict=True), zip(*new, strict=True), strict=True
         ):
             getattr(change, name).extend(_shift_runs(was, now))
+    _set_trends(change, [one.trend for one, _ in kept], [one.trend for _, one in kept])
     _set_gpu_seconds(change, [(was.gpu_seconds, now.gpu_seconds) for was, now in kept])
     size = change.ByteSize() + sum(len(one.body) for one in added)
     if size >= sum(map(len, after.bodies)):
@@ -154,6 +174,21 @@ def _shift_runs(before: Sequence[int], after: Sequence[int]) -> list[int]:
     return runs if runs[-1] else runs[:-2]
 
 
+def _set_trends(
+    change: pb.BoardChange,
+    before: Sequence[tuple[float, ...]],
+    after: Sequence[tuple[float, ...]],
+) -> None:
+    if before == after:
+        return
+    entries: dict[tuple[float, ...], list[int]] = {}
+    for place, (was, now) in enumerate(zip(before, after, strict=True)):
+        if was is not now and was != now:
+            entries.setdefault(now, []).append(place)
+    for values, places in entries.items():
+        change.trends.add(values=values, entries=places)
+
+
 def _set_gpu_seconds(change: pb.BoardChange, pairs: Sequence[tuple[float, float]]) -> None:
     if not any(starmap(ne, pairs)):
         return
@@ -184,11 +219,12 @@ def apply_change(
     if order.is_moved:
         positions = iter(order.positions)
         whole.entries.sort(key=lambda _: next(positions))
-        del whole.entries[order.count :]
-    if any(getattr(change, name) for name in _COLUMNS.values()) or change.gpu_seconds:
+        del whole.entries[order.length :]
+    if len(change.ListFields()) > 1 or not change.runs:
         kept = [one for one, is_kept in zip(whole.entries, order.is_kept, strict=True) if is_kept]
         for field, name in _COLUMNS.items():
             _shift(kept, field, getattr(change, name))
+        _take_trends(kept, change.trends)
         _take_gpu_seconds(kept, change)
     return whole
 
@@ -198,18 +234,18 @@ class _Order(NamedTuple):
 
     Attributes:
         positions: of each entry before, and then of each added one; those that are not kept come last.
-        count: entries of the new list.
+        length: entries of the new list.
         is_kept: for each of the new list: whether it was in the list before.
     """
 
     positions: list[int]
-    count: int
+    length: int
     is_kept: list[bool]
 
     @property
     def is_moved(self) -> bool:
         """Whether the new list is another one than that before with the added entries behind it."""
-        return self.count != len(self.positions) or self.positions != list(range(self.count))
+        return self.length != len(self.positions) or self.positions != list(range(self.length))
 
 
 def _order(change: pb.BoardChange, before: int, added: int) -> _Order:
@@ -239,7 +275,7 @@ def _order(change: pb.BoardChange, before: int, added: int) -> _Order:
 
 
 def _shift(kept: Sequence[pb.BoardEntry], field: str, runs: Sequence[int]) -> None:
-    if len(runs) % 2 or not all(0 < count for count in runs[::2]) or sum(runs[::2]) > len(kept):
+    if len(runs) % 2 or not all(count > 0 for count in runs[::2]) or sum(runs[::2]) > len(kept):
         raise InvalidChange(f"its shifts of {field} do not fit the entries")
     read, place = attrgetter(field), 0
     for count, shift in zip(runs[::2], runs[1::2], strict=True):
@@ -250,6 +286,14 @@ def _shift(kept: Sequence[pb.BoardEntry], field: str, runs: Sequence[int]) -> No
             except ValueError as error:
                 raise InvalidChange(f"it shifts {field} out of its range") from error
         place += count
+
+
+def _take_trends(kept: Sequence[pb.BoardEntry], trends: Iterable[pb.BoardTrend]) -> None:
+    for trend in trends:
+        if len(trend.values) > MOST_TREND or max(trend.entries, default=0) >= len(kept):
+            raise InvalidChange("its trends do not fit the entries")
+        for place in trend.entries:
+            kept[place].trend[:] = trend.values
 
 
 def _take_gpu_seconds(kept: Sequence[pb.BoardEntry], change: pb.BoardChange) -> None:

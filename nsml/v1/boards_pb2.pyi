@@ -400,7 +400,7 @@ class WatchBoardResponse(_message.Message):
     def __init__(self, board: _Optional[_Union[Board, _Mapping]] = ..., entries: _Optional[_Iterable[_Union[BoardEntry, _Mapping]]] = ..., change: _Optional[_Union[BoardChange, _Mapping]] = ...) -> None: ...
 
 class BoardChange(_message.Message):
-    __slots__ = ("runs", "ranks", "ranks_before", "rank_lows", "rank_highs", "gpu_seconds_runs", "gpu_seconds")
+    __slots__ = ("runs", "ranks", "ranks_before", "rank_lows", "rank_highs", "gpu_seconds_runs", "gpu_seconds", "trends")
     RUNS_FIELD_NUMBER: _ClassVar[int]
     RANKS_FIELD_NUMBER: _ClassVar[int]
     RANKS_BEFORE_FIELD_NUMBER: _ClassVar[int]
@@ -408,6 +408,7 @@ class BoardChange(_message.Message):
     RANK_HIGHS_FIELD_NUMBER: _ClassVar[int]
     GPU_SECONDS_RUNS_FIELD_NUMBER: _ClassVar[int]
     GPU_SECONDS_FIELD_NUMBER: _ClassVar[int]
+    TRENDS_FIELD_NUMBER: _ClassVar[int]
     runs: _containers.RepeatedScalarFieldContainer[int]
     ranks: _containers.RepeatedScalarFieldContainer[int]
     ranks_before: _containers.RepeatedScalarFieldContainer[int]
@@ -415,7 +416,16 @@ class BoardChange(_message.Message):
     rank_highs: _containers.RepeatedScalarFieldContainer[int]
     gpu_seconds_runs: _containers.RepeatedScalarFieldContainer[int]
     gpu_seconds: _containers.RepeatedScalarFieldContainer[float]
-    def __init__(self, runs: _Optional[_Iterable[int]] = ..., ranks: _Optional[_Iterable[int]] = ..., ranks_before: _Optional[_Iterable[int]] = ..., rank_lows: _Optional[_Iterable[int]] = ..., rank_highs: _Optional[_Iterable[int]] = ..., gpu_seconds_runs: _Optional[_Iterable[int]] = ..., gpu_seconds: _Optional[_Iterable[float]] = ...) -> None: ...
+    trends: _containers.RepeatedCompositeFieldContainer[BoardTrend]
+    def __init__(self, runs: _Optional[_Iterable[int]] = ..., ranks: _Optional[_Iterable[int]] = ..., ranks_before: _Optional[_Iterable[int]] = ..., rank_lows: _Optional[_Iterable[int]] = ..., rank_highs: _Optional[_Iterable[int]] = ..., gpu_seconds_runs: _Optional[_Iterable[int]] = ..., gpu_seconds: _Optional[_Iterable[float]] = ..., trends: _Optional[_Iterable[_Union[BoardTrend, _Mapping]]] = ...) -> None: ...
+
+class BoardTrend(_message.Message):
+    __slots__ = ("values", "entries")
+    VALUES_FIELD_NUMBER: _ClassVar[int]
+    ENTRIES_FIELD_NUMBER: _ClassVar[int]
+    values: _containers.RepeatedScalarFieldContainer[float]
+    entries: _containers.RepeatedScalarFieldContainer[int]
+    def __init__(self, values: _Optional[_Iterable[float]] = ..., entries: _Optional[_Iterable[int]] = ...) -> None: ...
 
 class ReevaluateBoardRequest(_message.Message):
     __slots__ = ("board",)

@@ -51,7 +51,6 @@ def entry(number: int, **values: object) -> pb.BoardEntry:
         submission_id=f"u{number:015d}",
         state=pb.SUBMISSION_STATE_SCORED,
         standard_error=rng.random(),
-        trend=[rng.random() for _ in range(4)],
         **values,  # type: ignore[arg-type]
     )
     made.submitted_at.FromSeconds(1_700_000_000 + number)
@@ -78,6 +77,7 @@ ENTRIES = st.lists(
         rank_high=st.sampled_from([0, 7, 1 << 31]),
         gpu_seconds=st.sampled_from([0.0, 0.5, math.inf, 3e9]),
         is_own=st.booleans(),
+        trend=st.sampled_from([(), (0.5,), (0.5, 0.75), (1.0,) * 32]),
     ),
     max_size=12,
 )
@@ -94,16 +94,14 @@ def test_a_change_applied_gives_the_new_list(
     ENTRIES.filter(bool),
     st.lists(
         st.tuples(
-            st.sampled_from(["remove", "move", "edit", "shift", "use", "insert"]),
+            st.sampled_from(["remove", "move", "edit", "shift", "use", "trend", "insert"]),
             st.integers(0, 20),
             st.integers(0, 20),
         ),
         max_size=4,
     ),
 )
-def test_edits_of_a_list(
-    before: list[pb.BoardEntry], edits: list[tuple[str, int, int]]
-) -> None:
+def test_edits_of_a_list(before: list[pb.BoardEntry], edits: list[tuple[str, int, int]]) -> None:
     after = [pb.BoardEntry.FromString(one.SerializeToString()) for one in before]
     for what, at, other in edits:
         if not after or what == "insert":
@@ -118,6 +116,9 @@ def test_edits_of_a_list(
             after[place].memo = f"edit {other}"
         elif what == "use":
             after[place].gpu_seconds += other
+        elif what == "trend":
+            for one in after[place::2]:
+                one.trend[:] = [0.25] * other
         else:
             for one in after[place:]:
                 one.rank_before = one.rank_before + other
@@ -142,13 +143,19 @@ def test_a_new_score_among_a_thousand_costs_little(place: int) -> None:
     numbers = list(range(MOST))
     numbers.insert(place, MOST)
     after = ranked(numbers[:MOST])
+    for one in before + after:
+        one.trend[:] = [0.5] * 20
+    owner = after[place].owner
+    for one in after:
+        if one.owner == owner:
+            one.trend.append(0.75)
     answer = change_of(before, after)
     assert answer is not None
     assert answer.ByteSize() < 1_000
     assert [one.submission_id for one in answer.entries] == [after[place].submission_id]
     last = pb.WatchBoardResponse(board=BOARD, entries=before)
     assert apply_change(last, answer).entries == after
-    assert pb.WatchBoardResponse(entries=after).ByteSize() > 150_000
+    assert pb.WatchBoardResponse(entries=after).ByteSize() > 250_000
 
 
 def test_a_participant_that_moves_up_is_moved() -> None:
@@ -160,6 +167,20 @@ def test_a_participant_that_moves_up_is_moved() -> None:
     assert answer is not None
     assert not answer.entries
     assert answer.ByteSize() < 200
+    assert apply_change(pb.WatchBoardResponse(entries=before), answer).entries == after
+
+
+def test_a_trend_of_many_entries_is_sent_once() -> None:
+    before, after = ranked(list(range(MOST))), ranked(list(range(MOST)))
+    for place in range(MOST):
+        before[place].trend[:] = [0.125 * (place % 10)] * 31
+        after[place].trend[:] = before[place].trend
+    for one in after[7::10]:
+        one.trend.append(0.99)
+    answer = change_of(before, after)
+    assert answer is not None
+    assert not answer.entries
+    assert answer.ByteSize() < 600
     assert apply_change(pb.WatchBoardResponse(entries=before), answer).entries == after
 
 
@@ -200,6 +221,12 @@ HOSTILE = {
     "a negative count": pb.BoardChange(runs=[0, 0, 3], rank_highs=[-1, 1, 3, 1]),
     "a rank below 0": pb.BoardChange(runs=[0, 0, 3], ranks=[1, -2]),
     "a rank above the greatest": pb.BoardChange(runs=[0, 0, 3], ranks_before=[3, LARGE]),
+    "a trend of an entry that is not there": pb.BoardChange(
+        runs=[0, 0, 3], trends=[pb.BoardTrend(values=[1.0], entries=[3])]
+    ),
+    "a long trend of many": pb.BoardChange(
+        runs=[0, 0, 3], trends=[pb.BoardTrend(values=[1.0] * 100_000, entries=[0, 1, 2])]
+    ),
     "GPU seconds without runs": pb.BoardChange(runs=[0, 0, 3], gpu_seconds=[1.0]),
     "runs without GPU seconds": pb.BoardChange(
         runs=[0, 0, 3], gpu_seconds_runs=[0, 2], gpu_seconds=[1.0]
