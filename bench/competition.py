@@ -9,8 +9,8 @@ quarter the best 50, a quarter their own entries; in processes of their own, on 
 
 `seen_..._ms` is from the end of an evaluation's program, as recorded with its session, to the answer with its score at a
 watcher, over all pairs of a submission and a watcher that sees it. Scores, ranks, their order in every answer on
-the way, and that no score is there before its evaluation has ended, are checked: `wrong` counts what was wrong, and
-the exit code is then 1. `steps_s` is a submission alone, from the call to its score.
+the way (of one watcher of each kind in each process), and that no score is there before its evaluation has ended, are checked:
+`wrong` counts what was wrong, and the exit code is then 1. `steps_s` is a submission alone, from the call to its score.
 """
 
 from __future__ import annotations
