@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import random
+import tracemalloc
 
 import pytest
 from hypothesis import given
@@ -214,6 +215,7 @@ HOSTILE = {
     "an entry twice": pb.BoardChange(runs=[0, 0, 2, 0, 1, 1]),
     "added entries that are missing": pb.BoardChange(runs=[1, 0, 3]),
     "a huge number of added entries": pb.BoardChange(runs=[LARGE, 0, 3]),
+    "shifts without runs": pb.BoardChange(ranks=[1, 1]),
     "half a shift": pb.BoardChange(runs=[0, 0, 3], ranks=[3]),
     "shifts of too many": pb.BoardChange(runs=[0, 0, 2], ranks=[3, 1]),
     "shifts of huge counts": pb.BoardChange(runs=[0, 0, 3], rank_lows=[2**31 - 1, 1] * 1_000),
@@ -247,6 +249,19 @@ def test_a_change_that_does_not_fit_is_refused(change: pb.BoardChange) -> None:
     with pytest.raises(InvalidChange):
         apply_change(before, pb.WatchBoardResponse(change=change))
     assert before.SerializeToString(deterministic=True) == kept
+
+
+def test_a_change_that_repeats_a_list_takes_no_memory() -> None:
+    before = pb.WatchBoardResponse(entries=[pb.BoardEntry()] * MOST)
+    answer = pb.WatchBoardResponse(change=pb.BoardChange(runs=[0, 0, MOST] * 20_000))
+    tracemalloc.start()
+    try:
+        with pytest.raises(InvalidChange):
+            apply_change(before, answer)
+        _, peak = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert peak < 10 << 20
 
 
 def test_entries_that_the_change_does_not_place_are_refused() -> None:
