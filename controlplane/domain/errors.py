@@ -2,7 +2,7 @@
 
 NsmlError
 ├── InvalidRequest            the request is malformed
-│   └── AmbiguousReference    a short session reference fits several sessions
+│   └── AmbiguousReference    a short reference fits several sessions or submissions
 ├── NotFound                  not there, or not visible to the caller
 ├── AlreadyExists             the name, or the request id with another content
 ├── StateConflict             not possible in the present state
@@ -62,15 +62,28 @@ class InvalidRequest(NsmlError):
 
 
 class AmbiguousReference(InvalidRequest):
-    """A short session reference fits several sessions; the first ten are named."""
+    """A short reference fits several sessions, or submissions; the first ten are named.
+
+    Args:
+        candidates: what it fits, or the first of these.
+        count: how many it fits; 0: the candidates.
+        what: what they are, in the plural.
+    """
 
     reason = "AMBIGUOUS_REFERENCE"
 
-    def __init__(self, reference: str, candidates: tuple[str, ...]) -> None:
+    def __init__(
+        self,
+        reference: str,
+        candidates: tuple[str, ...],
+        *,
+        count: int = 0,
+        what: str = "sessions",
+    ) -> None:
         super().__init__(
-            f"{reference!r} fits {len(candidates)} sessions",
+            f"{reference!r} fits {count or len(candidates):,} {what}",
             why=", ".join(candidates[:5]),
-            attempt="the full name of one of them",
+            attempt=f"the full {'name' if what == 'sessions' else 'id'} of one of them",
         )
         self.candidates = candidates[:10]
 

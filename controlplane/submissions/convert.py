@@ -25,11 +25,15 @@ class Facts:
 
     Attributes:
         score: as the board shows it to participants.
+        keeps_best: that is the score of an earlier submission.
+        competition: OWNER/NAME, of a team's submission; "": of none.
         waiting: why a step waits, by step.
     """
 
     score: float | None = None
+    keeps_best: bool = False
     rank: int = 0
+    competition: str = ""
     evaluation: int = 1
     next_at: float = 0.0
     output: str = ""
@@ -59,9 +63,12 @@ def submission_message(caller: UserCaller, entry: SubmissionEntry, facts: Facts)
         evaluation=facts.evaluation if score is not None else 0,
         message=row.message if row.state.is_over else "",
         next_at=timestamp(facts.next_at),
+        competition=facts.competition,
     )
     exact = score.score if score is not None else None
-    shown = exact if sees_private or row.is_test else facts.score
+    sees_exact = sees_private or row.is_test
+    shown = exact if sees_exact else facts.score
+    message.keeps_best = facts.keeps_best and not sees_exact
     if shown is not None:
         message.score = shown
     if sees_private:

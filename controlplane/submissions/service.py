@@ -88,10 +88,11 @@ class SubmissionServicer(boards_pb2_grpc.SubmissionServiceServicer):
         """Stream it until it is over."""
         who = require_user()
         sent: pb.Submission | None = None
+        submission_id = (await self._submissions.find(who, request.id)).row.id
         seen: tuple[SubmissionEntry, Mapping[Stage, str]] | None = None
-        with self._history.streams.changed(request.id) as change:
+        with self._history.streams.changed(submission_id) as change:
             while True:
-                entry = await self._submissions.find(who, request.id)
+                entry = await self._submissions.find(who, submission_id)
                 before, seen = seen, (entry, self._views.waiting(who, entry.row))
                 if seen == before:
                     await change.wait_for(LOOK_EVERY_S)

@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final
 
 from controlplane.core.paging import page_size
 from controlplane.datasets.references import DatasetReference, parse_dataset
 from controlplane.domain.boards.submission_limits import longest_window, next_submission
-from controlplane.domain.errors import InvalidRequest, NotFound, StateConflict
+from controlplane.domain.errors import (
+    AmbiguousReference,
+    InvalidRequest,
+    NotFound,
+    StateConflict,
+)
 from controlplane.domain.identity import Role, UserCaller
 from controlplane.history.board_values import SubmissionRow
 from controlplane.history.values import CheckpointState, PageKey
@@ -40,6 +46,9 @@ if TYPE_CHECKING:
     from nsml.common.clock import Clock
 
 MOST_REQUEST_ID: Final = 128
+MOST_CANDIDATES: Final = 10
+"""Of ids that begin alike, named in an error."""
+_ID_START: Final = re.compile("[a-z0-9]{1,64}")
 MOST_BATCH: Final = 1_000_000
 _MOST_ARGS: Final = 4_096
 """Characters of a session's arguments that a board keeps."""
@@ -213,18 +222,33 @@ class Submissions:
             )
         return found
 
-    async def find(self, caller: UserCaller, submission_id: str) -> SubmissionEntry:
+    async def find(self, caller: UserCaller, text: str) -> SubmissionEntry:
         """Find a submission of the caller, or to a dataset of the caller; administrators find all.
+
+        `text`: its id, or the beginning of it; of the submissions that the caller may see no other may begin so.
 
         Raises:
             NotFound: there is none that the caller may see.
+            AmbiguousReference: several begin so.
         """
-        entry = await self._history.submissions.entry(submission_id)
+        is_possible = _ID_START.fullmatch(text) is not None
+        entry = await self._history.submissions.entry(text) if is_possible else None
+        if is_possible and (entry is None or not may_see(caller, entry.row)):
+            # The same search for an id of another user as for one that does not exist.
+            entry = await self._begun(caller, text)
         if entry is None or not may_see(caller, entry.row):
-            raise NotFound(
-                f"there is no submission {submission_id[:80]!r}", attempt="nsml submission ls"
-            )
+            raise NotFound(f"there is no submission {text[:80]!r}", attempt="nsml submission ls")
         return entry
+
+    async def _begun(self, caller: UserCaller, text: str) -> SubmissionEntry | None:
+        """Find the only submission that the caller may see and whose id begins so; raises AmbiguousReference."""
+        submissions = self._history.submissions
+        ids, count = await submissions.ids_with_prefix(
+            text, viewer=caller.user, limit=MOST_CANDIDATES
+        )
+        if count > 1:
+            raise AmbiguousReference(text, ids, count=count, what="submissions")
+        return await submissions.entry(ids[0]) if ids else None
 
     async def page(
         self, caller: UserCaller, board: str, *, size: int, cursor: str

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from controlplane.domain.plan import Explanation
     from controlplane.domain.values import Session
     from controlplane.history.board_values import SubmissionEntry, SubmissionRow
+    from controlplane.history.sql.history import History
     from controlplane.records.logs import Logs
     from controlplane.state.live_state import LiveState
     from controlplane.submissions.scoreboards import Scoreboard, Scoreboards
@@ -38,6 +39,7 @@ class SubmissionViews:
     def __init__(
         self,
         *,
+        history: History,
         scoreboards: Scoreboards,
         state: LiveState,
         submissions: Submissions,
@@ -45,6 +47,7 @@ class SubmissionViews:
         logs: Logs,
         waiting: Callable[[str], Explanation | None],
     ) -> None:
+        self._history = history
         self._scoreboards = scoreboards
         self._state = state
         self._submissions = submissions
@@ -59,33 +62,49 @@ class SubmissionViews:
             output = await self._output(entry)
         next_at = await self._submissions.next_at(entry.row)
         board = await self._board(entry.row) if entry.score is not None else None
-        return await self._message(caller, entry, board, output=output, next_at=next_at)
+        competition = await self._competition(entry.row.team)
+        return self._message(
+            caller, entry, board, competition=competition, output=output, next_at=next_at
+        )
 
     async def many(
         self, caller: UserCaller, entries: Sequence[SubmissionEntry]
     ) -> list[pb.Submission]:
         """Build messages for a list: without output, and without when the next one is permitted."""
         boards: dict[tuple[str, str], Scoreboard] = {}
+        competitions = {
+            team: await self._competition(team) for team in {one.row.team for one in entries}
+        }
         made = []
         for one in entries:
             key = one.row.dataset_owner, one.row.dataset
             if key not in boards and one.score is not None:
                 boards[key] = await self._board(one.row)
-            made.append(await self._message(caller, one, boards.get(key)))
+            board, competition = boards.get(key), competitions[one.row.team]
+            made.append(self._message(caller, one, board, competition=competition))
         return made
 
-    async def _message(
+    async def _competition(self, team: str) -> str:
+        """Return OWNER/NAME of the competition of a submission's team; "": it is of none that is still there."""
+        competition_id, slash, _ = team.partition("/")
+        found = await self._history.competitions.get(competition_id) if slash else None
+        return found.full_name if found is not None else ""
+
+    def _message(
         self,
         caller: UserCaller,
         entry: SubmissionEntry,
         board: Scoreboard | None,
         *,
+        competition: str,
         output: str = "",
         next_at: float = 0.0,
     ) -> pb.Submission:
         row, score = entry
         facts = Facts(
             score=board.score(row.id) if board is not None else None,
+            keeps_best=board.keeps_best(row.id) if board is not None else False,
+            competition=competition,
             rank=board.rank(row.id) if board is not None else 0,
             evaluation=score.evaluation if score is not None else 0,
             next_at=next_at,

@@ -8,7 +8,7 @@
       Denied                 the caller's role does not allow it
       NotFound               does not exist, or not visible to the caller
       InvalidRequest         the request itself is wrong
-        AmbiguousReference   matches several sessions: `candidates`
+        AmbiguousReference   matches several sessions or submissions: `candidates`
       StateConflict          not in the state required by the request
         AlreadyEnded  StillLive  AlreadyExists  MissingBlobs  NoSuchService
       NotEnough              capacity, quota or credit
@@ -103,11 +103,11 @@ class InvalidRequest(ClientError):
 
 
 class AmbiguousReference(InvalidRequest):
-    """A session reference matches several sessions."""
+    """A reference matches several sessions, or submissions."""
 
     @property
     def candidates(self) -> tuple[str, ...]:
-        """Full names of the matching sessions."""
+        """Full names of the matching sessions, or ids of the submissions."""
         return tuple(filter(None, self.metadata.get("candidates", "").split(",")))
 
 

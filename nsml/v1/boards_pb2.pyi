@@ -246,7 +246,7 @@ class SubmissionStep(_message.Message):
     def __init__(self, kind: _Optional[str] = ..., session: _Optional[str] = ..., started_at: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., ended_at: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., waiting: _Optional[str] = ...) -> None: ...
 
 class Submission(_message.Message):
-    __slots__ = ("id", "dataset", "dataset_version", "owner", "team", "session", "session_id", "checkpoint", "is_test", "state", "cause", "submitted_at", "ended_at", "steps", "score", "private_score", "evaluation_output", "rank", "evaluation", "message", "next_at")
+    __slots__ = ("id", "dataset", "dataset_version", "owner", "team", "session", "session_id", "checkpoint", "is_test", "state", "cause", "submitted_at", "ended_at", "steps", "score", "private_score", "evaluation_output", "rank", "evaluation", "message", "next_at", "competition", "keeps_best")
     ID_FIELD_NUMBER: _ClassVar[int]
     DATASET_FIELD_NUMBER: _ClassVar[int]
     DATASET_VERSION_FIELD_NUMBER: _ClassVar[int]
@@ -268,6 +268,8 @@ class Submission(_message.Message):
     EVALUATION_FIELD_NUMBER: _ClassVar[int]
     MESSAGE_FIELD_NUMBER: _ClassVar[int]
     NEXT_AT_FIELD_NUMBER: _ClassVar[int]
+    COMPETITION_FIELD_NUMBER: _ClassVar[int]
+    KEEPS_BEST_FIELD_NUMBER: _ClassVar[int]
     id: str
     dataset: str
     dataset_version: int
@@ -289,7 +291,9 @@ class Submission(_message.Message):
     evaluation: int
     message: str
     next_at: _timestamp_pb2.Timestamp
-    def __init__(self, id: _Optional[str] = ..., dataset: _Optional[str] = ..., dataset_version: _Optional[int] = ..., owner: _Optional[str] = ..., team: _Optional[str] = ..., session: _Optional[str] = ..., session_id: _Optional[str] = ..., checkpoint: _Optional[str] = ..., is_test: _Optional[bool] = ..., state: _Optional[_Union[SubmissionState, str]] = ..., cause: _Optional[_Union[SubmissionCause, str]] = ..., submitted_at: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., ended_at: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., steps: _Optional[_Iterable[_Union[SubmissionStep, _Mapping]]] = ..., score: _Optional[float] = ..., private_score: _Optional[float] = ..., evaluation_output: _Optional[str] = ..., rank: _Optional[int] = ..., evaluation: _Optional[int] = ..., message: _Optional[str] = ..., next_at: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ...) -> None: ...
+    competition: str
+    keeps_best: bool
+    def __init__(self, id: _Optional[str] = ..., dataset: _Optional[str] = ..., dataset_version: _Optional[int] = ..., owner: _Optional[str] = ..., team: _Optional[str] = ..., session: _Optional[str] = ..., session_id: _Optional[str] = ..., checkpoint: _Optional[str] = ..., is_test: _Optional[bool] = ..., state: _Optional[_Union[SubmissionState, str]] = ..., cause: _Optional[_Union[SubmissionCause, str]] = ..., submitted_at: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., ended_at: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., steps: _Optional[_Iterable[_Union[SubmissionStep, _Mapping]]] = ..., score: _Optional[float] = ..., private_score: _Optional[float] = ..., evaluation_output: _Optional[str] = ..., rank: _Optional[int] = ..., evaluation: _Optional[int] = ..., message: _Optional[str] = ..., next_at: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., competition: _Optional[str] = ..., keeps_best: _Optional[bool] = ...) -> None: ...
 
 class CreateBoardRequest(_message.Message):
     __slots__ = ("name", "settings")

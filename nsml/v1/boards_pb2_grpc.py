@@ -466,7 +466,7 @@ class SubmissionServiceServicer:
         raise NotImplementedError('Method not implemented!')
 
     def GetSubmission(self, request, context):
-        """One submission. Errors: NOT_FOUND.
+        """One submission. Errors: NOT_FOUND; INVALID_ARGUMENT (several have an id that begins so).
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -481,7 +481,7 @@ class SubmissionServiceServicer:
         raise NotImplementedError('Method not implemented!')
 
     def WatchSubmission(self, request, context):
-        """A submission now, and again after each change; ends when it is over. Errors: NOT_FOUND. UNAVAILABLE: watch again.
+        """A submission now, and again after each change; ends when it is over. Errors: as GetSubmission. UNAVAILABLE: watch again.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

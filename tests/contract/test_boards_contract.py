@@ -26,7 +26,7 @@ from controlplane.domain.boards.values import (
     SubmissionState,
 )
 from controlplane.domain.errors import LimitReached
-from controlplane.domain.identity import User, UserCaller
+from controlplane.domain.identity import Role, User, UserCaller
 from controlplane.domain.policy import ALLOW, SEE, may
 from controlplane.domain.values import Visibility
 from controlplane.history.board_values import (
@@ -305,6 +305,17 @@ async def test_submissions_are_numbered_by_dataset(history: History) -> None:
         assert numbers == [1, 2, 3, 4]
 
 
+async def test_who_was_accepted_later_is_the_later_one_if_clocks_differ_by_seconds(
+    history: History,
+) -> None:
+    times = {1: 100.0, 2: 100.0, 3: 98.5, 4: 99.9, 5: 101.0, 6: 20.0, 7: 101.0}
+    kept = {n: (await add(history, n, submitted_at=at)).submitted_at for n, at in times.items()}
+    assert kept[1] < kept[2] < kept[3] < kept[4] < kept[5] < kept[7]
+    assert kept[4] == pytest.approx(100.0)
+    assert kept[6] == 20.0, "a clock that is wrong altogether holds up no other"
+    assert (await add(history, 8, submitted_at=50.0, dataset="other")).submitted_at == 50.0
+
+
 async def test_a_check_sees_what_counts_for_the_participant(history: History) -> None:
     kim = {"owner": "kim", "team": "vision"}
     await add(history, 1, **kim)
@@ -442,6 +453,29 @@ async def test_submissions_are_listed_in_pages_with_their_scores(history: Histor
     assert await submissions.entry("u9") is None
     assert await submissions.known({"u3", "u9"}) == {"u3"}
     assert await submissions.datasets() == (("lee", "mnist"),)
+
+
+async def test_ids_are_found_by_their_beginning_among_what_a_user_may_see(
+    history: History,
+) -> None:
+    await add(history, 10)
+    await add(history, 11, owner_id="kim-2")
+    await add(history, 12, owner="park", dataset_owner="sam")
+    await add(history, 2, owner="park", dataset_owner="kim")
+
+    async def found(prefix: str, viewer: User, limit: int = 10) -> tuple[tuple[str, ...], int]:
+        return await history.submissions.ids_with_prefix(prefix, viewer=viewer, limit=limit)
+
+    kim, lee, root = User(name="kim", id="kim-1"), User(name="lee"), User(name="root")
+    assert await found("u", kim) == (("u10", "u2"), 2)
+    assert await found("u1", kim) == (("u10",), 1), "not that of an earlier user with the name"
+    assert await found("u1", User(name="kim", id="kim-2")) == (("u11", "u10"), 2)
+    assert await found("u1", lee) == (("u11", "u10"), 2), "to lee's dataset"
+    assert await found("u12", lee) == await found("u1", root) == ((), 0)
+    every = replace(root, role=Role.ADMIN)
+    assert await found("u", every, limit=2) == (("u12", "u11"), 4)
+    for nothing in ("%", "_1", "U1", "u100"):
+        assert await found(nothing, every) == ((), 0)
 
 
 async def changed_since(

@@ -14,7 +14,7 @@ from controlplane.domain.boards.scores import finite, goodness
 from controlplane.domain.boards.values import PublicScore
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Mapping
 
     from controlplane.domain.boards.values import Entry, ScoreDirection
 
@@ -53,6 +53,25 @@ def shown_scores(
             best[one.participant] = before = (_rounded(score, width), one)
         shown[one.id] = before[0]
     return shown
+
+
+def without_improvement(
+    entries: Iterable[Entry], shown: Mapping[str, float | None]
+) -> frozenset[str]:
+    """Return the ids of the entries that show the score of an earlier one of their participant.
+
+    `shown`: by OWN_BEST or LADDER, where every improvement that counts shows a score of its own.
+    """
+    last: dict[tuple[str, str], float] = {}
+    found = set()
+    for one in sorted(entries, key=_when_scored):
+        score = shown.get(one.id)
+        if score is None:
+            continue
+        if last.get(one.participant) == score:
+            found.add(one.id)
+        last[one.participant] = score
+    return frozenset(found)
 
 
 def _when_scored(entry: Entry) -> tuple[float, float, str]:

@@ -12,6 +12,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from controlplane.domain.boards.values import NOT_COUNTED, SubmissionCause, SubmissionState
+from controlplane.domain.identity import Role
 from controlplane.history.board_values import (
     SUBMITTED,
     BoardCounts,
@@ -31,6 +32,7 @@ from controlplane.history.values import PageKey
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 
+    from controlplane.domain.identity import User
     from controlplane.history.sql.interface import Connection, Database
 
 _SUBMISSION: Final = RowType(
@@ -236,6 +238,31 @@ class SqlSubmissions:
         return await select_one(
             self._database, f"{_JOIN} {SHOWN} WHERE s.id = ?", (submission_id,), _read_entry
         )
+
+    async def ids_with_prefix(
+        self, prefix: str, *, viewer: User, limit: int
+    ) -> tuple[tuple[str, ...], int]:
+        """Return the newest ids that begin so among the submissions that a user may see, and how many there are.
+
+        These are the user's own ones and those to their datasets; for administrators all.
+        """
+        found = await select(
+            self._database,
+            "SELECT id, count(*) OVER () FROM submissions WHERE substr(id, 1, :length) = :prefix"
+            " AND (:sees_all = 1 OR dataset_owner = :name"
+            " OR (owner = :name AND owner_id IN ('', :user_id)))"
+            " ORDER BY submitted_at DESC, id LIMIT :limit",
+            {
+                "prefix": prefix,
+                "length": len(prefix),
+                "sees_all": int(viewer.role is Role.ADMIN),
+                "name": viewer.name,
+                "user_id": viewer.id,
+                "limit": limit,
+            },
+            lambda row: (str(row[0]), int(row[1])),
+        )
+        return tuple(one for one, _ in found), found[0][1] if found else 0
 
     async def of_session(self, session_id: str) -> tuple[SubmissionRow, ...]:
         """List the submissions of a session, oldest first."""

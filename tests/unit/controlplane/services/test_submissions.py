@@ -456,8 +456,46 @@ async def test_participants_see_scores_as_the_board_shows_them(rig: Rig) -> None
         await board.predict()
         await board.evaluate(score)
         await board.over(made[-1].id)
-    assert [(await board.get(one.id)).score for one in made] == [0.9, 0.9]
-    assert [(await board.get(one.id, board.kim)).score for one in made] == [0.9, 0.5]
+    own = [await board.get(one.id) for one in made]
+    assert [(one.score, one.keeps_best) for one in own] == [(0.9, False), (0.9, True)]
+    theirs = [await board.get(one.id, board.kim) for one in made]
+    assert [(one.score, one.keeps_best) for one in theirs] == [(0.9, False), (0.5, False)]
+    listed = await board.lee.submissions.ListSubmissions(pb.ListSubmissionsRequest())
+    assert [one.keeps_best for one in listed.submissions] == [True, False]
+    await settle(rig, public_score=PublicScore.EXACT)
+    assert not (await board.get(made[1].id)).keeps_best
+
+
+async def test_the_beginning_of_an_id_finds_what_the_caller_may_see_and_nothing_else(
+    rig: Rig,
+) -> None:
+    board = await Board.of(rig)
+    first, second = await board.submit(), await board.submit(is_test=True)
+    assert first.id[0] == second.id[0] == "u"
+    length = next(at for at in range(1, 40) if first.id[:at] != second.id[:at])
+    for text in (first.id, first.id[:length], first.id[:-1]):
+        for who in (board.lee, board.kim):
+            assert (await board.get(text, who)).id == first.id
+    code, reason, given = await refused(board.get("u"))
+    assert (code, reason) == ("INVALID_ARGUMENT", "AMBIGUOUS_REFERENCE")
+    assert set(given["candidates"].split(",")) == {first.id, second.id}
+    # A stranger gets the same answer for one of others and for none, and no other one hides an own one.
+    sam = await rig.user("sam")
+    missing = await refused(board.get("uzzzzzzzz", sam))
+    for text in ("u", first.id[:-1], first.id, "", "%", "_", "U", "u\0", "x" * 5_000):
+        answer = await refused(board.get(text, sam))
+        assert (answer[0], answer[2].get("try")) == (missing[0], missing[2].get("try")), text
+    session = await trained(sam, board.node)
+    await save(board.node, session.id)
+    own = await board.submit(sam, session=session.name)
+    assert (await board.get("u", sam)).id == own.id
+    watching = board.lee.submissions.WatchSubmission(
+        pb.WatchSubmissionRequest(id=first.id[:length])
+    )
+    async for answer in watching:
+        assert answer.submission.id == first.id
+        break
+    watching.cancel()
 
 
 async def test_the_board_shows_new_scores_once_all_predictions_are_evaluated_again(

@@ -6,10 +6,11 @@ import math
 import random
 
 import numpy as np
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from controlplane.domain.boards.public_scores import shown_scores
+from controlplane.domain.boards.public_scores import shown_scores, without_improvement
 from controlplane.domain.boards.scores import goodness, standard_error
 from controlplane.domain.boards.values import Entry, PublicScore, ScoreDirection
 from tests.unit.controlplane.domain.boards.entries import entries_of, entry
@@ -37,6 +38,21 @@ def shown(
         entry(f"{at:03}", score, float(at), standard_error=error) for at, score in enumerate(scores)
     ]
     return list(shown_scores(entries, mode, step, direction).values())
+
+
+@pytest.mark.parametrize(
+    ("mode", "step", "none"),
+    [(OWN_BEST, 0.0, ["2", "3"]), (LADDER, 0.1, ["1", "2", "3"])],
+)
+def test_what_is_no_new_best_is_known_by_what_is_shown(
+    mode: PublicScore, step: float, none: list[str]
+) -> None:
+    """In the order of scoring, of each participant apart; nothing but shown scores is looked at."""
+    scores = [0.5, 0.52, 0.4, 0.52, 0.9]
+    entries = [entry(str(at), score, float(at)) for at, score in enumerate(scores)]
+    entries.append(entry("x", 0.1, 9.0, owner="park", team=""))
+    known = shown_scores(entries, mode, step, MAX)
+    assert sorted(without_improvement(reversed(entries), known)) == none
 
 
 def test_each_mode_shows_as_much_as_it_says() -> None:
