@@ -13,11 +13,13 @@ from controlplane.domain.competitions.phases import (
     changed_settings,
     check_line,
     check_name,
+    check_none_is_over,
     check_settings,
     check_text,
     end_of,
     has_same_phases,
     in_order,
+    is_held,
     is_within,
     phase_named,
 )
@@ -52,6 +54,7 @@ if TYPE_CHECKING:
     from controlplane.competitions.team_quotas import TeamQuotaRecords
     from controlplane.content.content import Content
     from controlplane.datasets.datasets import Datasets
+    from controlplane.domain.competitions.standings import Standings
     from controlplane.domain.competitions.values import Phase
     from controlplane.domain.identity import User
     from controlplane.history.sql.history import History
@@ -230,13 +233,18 @@ class Competitions:
         return changed
 
     async def open(self, caller: UserCaller, text: str) -> Facts:
-        """Let participants join and submit. Raises StateConflict: it has no phases, or was closed."""
+        """Let participants join and submit.
+
+        Raises:
+            StateConflict: it has no phases or one that is over already, was closed, or a dataset is not possible.
+        """
         known = await self.changeable(caller, text)
         if not known.settings.phases:
             raise StateConflict(
                 f"{known.competition.name} has no phases",
                 attempt=f"nsml competition update {known.competition.full_name} FILE.toml",
             )
+        check_none_is_over(known.competition, self._clock.time())
         await self._check_opens(known.competition)
         await self._set_boards(known.competition)
 
@@ -251,7 +259,7 @@ class Competitions:
         return changed
 
     async def close(self, caller: UserCaller, text: str, phase: str) -> Facts:
-        """End the phase that runs, or all ("").
+        """End the phase that runs, or the competition (""): phases that have not begun do not take place then.
 
         Raises:
             NotFound: there is no such phase.
@@ -293,13 +301,13 @@ class Competitions:
                 attempt=f"nsml competition close {known.competition.full_name}",
             )
 
-    async def announce(self, caller: UserCaller, text: str, said: str) -> None:
+    async def announce(self, caller: UserCaller, text: str, message: str) -> None:
         """Say something to all participants. Raises InvalidRequest: no text, or too much."""
         known = await self.changeable(caller, text)
-        check_text(said, "announcement", MOST_ANNOUNCEMENT_BYTES)
-        if not said.strip():
+        check_text(message, "announcement", MOST_ANNOUNCEMENT_BYTES)
+        if not message.strip():
             raise InvalidRequest("there is no text to announce")
-        await self._change(known, lambda facts: _announced(facts, said, self._clock.time()))
+        await self._change(known, lambda facts: _announced(facts, message, self._clock.time()))
 
     async def disqualify(self, caller: UserCaller, text: str, team: str, reason: str) -> Facts:
         """Disqualify a team, or take that back ("")."""
@@ -313,23 +321,24 @@ class Competitions:
         """Show a submission of the organiser in the standings; label "": not any more.
 
         Raises:
-            NotFound: there is no such submission to a dataset of its phases.
+            NotFound: there is no such submission to a dataset of its phases, or none that begins so.
+            AmbiguousReference: several begin so.
             StateConflict: it is a participant's, or a dry run.
             LimitReached: there are too many.
         """
         known = await self.changeable(caller, text)
         check_line(label, "label", 64)
-        row = await self._history.submissions.get(submission_id)
+        row = (await self._submissions.find(caller, submission_id)).row
         datasets = {(one.dataset_owner, one.dataset) for one in known.settings.phases}
-        if row is None or (row.dataset_owner, row.dataset) not in datasets:
-            raise NotFound(f"there is no submission {submission_id[:80]!a} to its datasets")
+        if (row.dataset_owner, row.dataset) not in datasets:
+            raise NotFound(f"there is no submission {row.id} to its datasets")
         if (
             row.is_test
             or row.rerun_of
             or row.owner not in {known.competition.owner, row.dataset_owner}
         ):
             raise StateConflict(
-                f"{submission_id} cannot be a baseline",
+                f"{row.id} cannot be a baseline",
                 why="it is a dry run"
                 if row.is_test
                 else "it is a participant's: a baseline is the organiser's",
@@ -359,9 +368,7 @@ class Competitions:
         if not final.is_final:
             raise StateConflict(
                 f"the standings of {phase.name} are not final",
-                why=f"{final.waiting} submissions are being evaluated"
-                if final.waiting
-                else "it is not over",
+                why=_why_not_final(facts, final),
             )
         done = {
             one.row.rerun_of
@@ -471,6 +478,13 @@ def organises(caller: UserCaller, competition: Competition) -> bool:
     return caller.user.role is Role.ADMIN or (
         may(caller, CHANGE, competition) is ALLOW and competition.owner_id in {"", caller.user.id}
     )
+
+
+def _why_not_final(facts: Facts, standings: Standings) -> str:
+    if standings.waiting:
+        return f"{standings.waiting} submissions are being evaluated"
+    is_over = not is_held(facts.competition, standings.phase)
+    return "the competition was closed before it began" if is_over else "it is not over"
 
 
 def _showing_at_most(mode: PublicScore, row: BoardRow) -> BoardRow:

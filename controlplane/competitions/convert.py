@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from controlplane.competitions.competitions import Asked
 from controlplane.domain.boards.values import DAY_S, PublicScore, SubmissionLimit
-from controlplane.domain.competitions.phases import in_order, phase_at
+from controlplane.domain.competitions.phases import end_of, in_order, is_held, phase_at
 from controlplane.domain.competitions.values import (
     DEFAULT_PICKS,
     DEFAULT_TEAM_SIZE,
@@ -72,13 +72,17 @@ def _to_phase(message: pb.Phase) -> Phase:
 
 
 def settings_message(
-    settings: CompetitionSettings, final: Collection[str] = ()
+    competition: Competition, final: Collection[str] = ()
 ) -> pb.CompetitionSettings:
-    """Build the message of settings; `final`: names of phases whose standings are."""
+    """Build the message of a competition's settings; `final`: names of phases whose standings are."""
+    settings = competition.settings
     return pb.CompetitionSettings(
         title=settings.title,
         description=settings.description,
-        phases=[_phase(one, is_final=one.name in final) for one in in_order(settings.phases)],
+        phases=[
+            _phase(competition, one, is_final=one.name in final)
+            for one in in_order(settings.phases)
+        ],
         by_invitation=settings.by_invitation,
         team_size=settings.team_size,
         mergers_until=timestamp(settings.mergers_until),
@@ -87,16 +91,18 @@ def settings_message(
     )
 
 
-def _phase(phase: Phase, *, is_final: bool) -> pb.Phase:
+def _phase(competition: Competition, phase: Phase, *, is_final: bool) -> pb.Phase:
+    is_taking_place = is_held(competition, phase)
     message = pb.Phase(
         name=phase.name,
         starts_at=timestamp(phase.starts_at),
-        ends_at=timestamp(phase.end),
+        ends_at=timestamp(end_of(competition, phase) if is_taking_place else phase.end),
         dataset=f"{phase.dataset_owner}/{phase.dataset}",
         public_score=int(phase.public_score),  # type: ignore[arg-type]
         advance=phase.advance,
         picks=phase.picks,
         is_final=is_final,
+        is_not_held=not is_taking_place,
     )
     if phase.limit is not None:
         limit = boards_pb2.SubmissionLimit(
@@ -119,7 +125,7 @@ def competition_message(
     return pb.Competition(
         owner=competition.owner,
         name=competition.name,
-        settings=settings_message(competition.settings, final),
+        settings=settings_message(competition, final),
         state=int(competition.state),  # type: ignore[arg-type]
         created_at=timestamp(competition.created_at),
         team_count=teams,

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from controlplane.access.secret import Secret, new_secret
 from controlplane.competitions.competitions import Competitions
 from controlplane.competitions.export import Export
+from controlplane.competitions.page_visits import PageVisits
 from controlplane.competitions.service import CompetitionServicer
 from controlplane.competitions.tables import Tables
 from controlplane.competitions.team_changes import TeamChanges
@@ -16,6 +18,7 @@ from controlplane.core.compare_and_swap import SessionWriter
 from controlplane.core.feature import Feature
 from controlplane.core.ids import new_id
 from controlplane.datasets.feature import datasets
+from controlplane.domain.identity import UserCaller
 from controlplane.submissions.feature import participation, submissions
 from nsml.v1 import competitions_pb2_grpc
 
@@ -86,6 +89,21 @@ def competition_views(core: Core) -> CompetitionViews:
     )
 
 
+def page_visits(core: Core) -> PageVisits:
+    """The visits of pages in browsers."""
+
+    async def still(token: str) -> UserCaller | None:
+        who = await core.identities.of_secret(Secret(token), thorough=True)
+        return who if isinstance(who, UserCaller) else None
+
+    return PageVisits(
+        clock=core.clock,
+        still=still,
+        new_secret=lambda: new_secret(core.random_bytes).text,
+        fingerprint=lambda text: Secret(text).fingerprint,
+    )
+
+
 def wire(core: Core) -> Feature:
     """Offer CompetitionService, and pages of competitions below /competitions/; the leader keeps teams' quotas."""
     servicer = CompetitionServicer(
@@ -93,6 +111,7 @@ def wire(core: Core) -> Feature:
         teams=core.shared(team_changes),
         tables=core.shared(tables),
         views=core.shared(competition_views),
+        visits=core.shared(page_visits),
         export=Export(
             history=core.history,
             participation=core.shared(participation),
@@ -103,6 +122,7 @@ def wire(core: Core) -> Feature:
         ),
         history=core.history,
         reading=core.reading,
+        opens_http=core.config.opens_http,
     )
     return Feature(
         services=((competitions_pb2_grpc.add_CompetitionServiceServicer_to_server, servicer),),
@@ -120,6 +140,7 @@ def _routes(core: Core) -> Sequence[BaseRoute]:
         views=core.shared(competition_views),
         tables=core.shared(tables),
         callers=Callers(core.identities, core.limiter),
+        visits=core.shared(page_visits),
         reading=core.reading,
         clock=core.clock,
     )

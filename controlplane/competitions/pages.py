@@ -1,15 +1,20 @@
-"""GET /competitions/OWNER/NAME: a competition for participants with a browser; /competitions/ lists the public ones."""
+"""GET /competitions/OWNER/NAME: a competition for participants with a browser; /competitions/ lists the public ones.
+
+A browser sends no token: `nsml competition page` prints an address with a ticket, which is exchanged for a cookie of that
+page alone.
+"""
 
 from __future__ import annotations
 
 from hashlib import sha256
 from typing import TYPE_CHECKING, Final
 
-from starlette.responses import HTMLResponse, PlainTextResponse, Response
+from starlette.responses import HTMLResponse, PlainTextResponse, RedirectResponse, Response
 from starlette.routing import Route
 
 from controlplane.competitions.convert import competition_message
-from controlplane.domain.competitions.phases import in_order
+from controlplane.competitions.page_visits import VISIT_S
+from controlplane.domain.competitions.phases import has_begun
 from controlplane.domain.errors import InvalidRequest, NotFound
 from controlplane.domain.identity import User, UserCaller
 from controlplane.gateway.addresses import address_of
@@ -26,6 +31,7 @@ if TYPE_CHECKING:
     from starlette.routing import BaseRoute
 
     from controlplane.competitions.competitions import Competitions
+    from controlplane.competitions.page_visits import PageVisits
     from controlplane.competitions.tables import Tables
     from controlplane.competitions.views import CompetitionViews
     from controlplane.gateway.callers import Callers
@@ -45,6 +51,7 @@ _HEADERS: Final = {
     "x-frame-options": "DENY",
 }
 _BEARER: Final = "bearer "
+COOKIE: Final = "nsml_competition"
 
 
 def page_routes(
@@ -53,6 +60,7 @@ def page_routes(
     views: CompetitionViews,
     tables: Tables,
     callers: Callers,
+    visits: PageVisits,
     reading: Turns,
     clock: Clock,
 ) -> Sequence[BaseRoute]:
@@ -62,6 +70,7 @@ def page_routes(
         views=views,
         tables=tables,
         callers=callers,
+        visits=visits,
         reading=reading,
         clock=clock,
     )
@@ -79,6 +88,7 @@ class _Pages:
         views: CompetitionViews,
         tables: Tables,
         callers: Callers,
+        visits: PageVisits,
         reading: Turns,
         clock: Clock,
     ) -> None:
@@ -86,6 +96,7 @@ class _Pages:
         self._views = views
         self._tables = tables
         self._callers = callers
+        self._visits = visits
         self._reading = reading
         self._clock = clock
         self._made: LruDict[tuple[str, str], tuple[float, bytes]] = LruDict(_KEPT)
@@ -94,12 +105,16 @@ class _Pages:
         """Answer with a competition; one that is not public, without a token that sees it, is not there."""
         name = f"{request.path_params['owner']}/{request.path_params['name']}"
         phase = request.query_params.get("phase", "")
-        viewer = await self._viewer(request)
+        ticket = request.query_params.get("ticket", "")
+        if ticket and request.method == "GET":
+            return self._admitted(request, name, ticket)
+        viewer = await self._viewer(request, name)
         try:
             body = await self._kept(viewer, (name, phase), lambda: self._page(viewer, name, phase))
         except (NotFound, InvalidRequest):
             return PlainTextResponse(
-                "there is no such competition or phase, or it is not public\n",
+                "there is no such competition or phase, or it is not public;\n"
+                "nsml competition page OWNER/NAME prints an address for one that you see\n",
                 status_code=404,
                 headers={"cache-control": "no-store", **_HEADERS},
             )
@@ -111,10 +126,36 @@ class _Pages:
         body = await self._kept(viewer, ("", ""), lambda: self._index(viewer))
         return _answer(request, body, is_public=viewer is ANYBODY)
 
-    async def _viewer(self, request: Request) -> UserCaller:
+    def _admitted(self, request: Request, name: str, ticket: str) -> Response:
+        """Lead on to the page without the ticket, which is used up; its cookie is for this page alone."""
+        place = f"/competitions/{name}"
+        headers = {"cache-control": "no-store", "referrer-policy": "no-referrer"}
+        cookie = self._visits.redeem(ticket, name)
+        if not cookie:
+            return PlainTextResponse(
+                "this address was used, or is older than a minute;\n"
+                f"nsml competition page {name} prints a new one\n",
+                status_code=403,
+                headers={**headers, **_HEADERS},
+            )
+        response = RedirectResponse(place, status_code=303, headers=headers)
+        response.set_cookie(
+            COOKIE,
+            cookie,
+            max_age=int(VISIT_S),
+            path=place,
+            httponly=True,
+            samesite="lax",
+            secure=request.url.scheme == "https",
+        )
+        return response
+
+    async def _viewer(self, request: Request, page: str = "") -> UserCaller:
+        """Return who asks, by a token, or by the cookie of a page; those without see what is public."""
         shown = request.headers.get("authorization", "")
         if not shown.lower().startswith(_BEARER):
-            return ANYBODY
+            cookie = request.cookies.get(COOKIE, "")
+            return await self._visits.viewer(cookie, page) or ANYBODY
         who = await self._callers.of_token(shown[len(_BEARER) :].strip(), address_of(request))
         return who if isinstance(who, UserCaller) else ANYBODY
 
@@ -143,8 +184,8 @@ class _Pages:
         facts = await self._competitions.find(viewer, name)
         now = self._clock.time()
         standings = None
-        begun = [one for one in in_order(facts.settings.phases) if one.starts_at <= now]
-        if phase or begun:
+        has_any = any(has_begun(facts.competition, one, now) for one in facts.settings.phases)
+        if phase or has_any:
             table = await self._tables.of(viewer, facts, phase)
             standings = Standings(
                 phase=table.standings.phase.name,
@@ -170,7 +211,7 @@ def _answer(request: Request, body: bytes, *, is_public: bool) -> Response:
     headers = {
         **_HEADERS,
         "etag": tag,
-        "vary": "authorization",
+        "vary": "authorization, cookie",
         "cache-control": "public, max-age=15" if is_public else "private, no-cache",
     }
     if tag in request.headers.get("if-none-match", ""):

@@ -5,8 +5,10 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from controlplane.access.current import require_user
+from controlplane.access.interceptor import token_of
 from controlplane.competitions.convert import to_settings
 from controlplane.domain.competitions.values import DEFAULT_RERUN_TEAMS
+from controlplane.domain.errors import StateConflict
 from controlplane.history.board_values import board_key
 from controlplane.wire.errors import Context, answering, streaming
 from nsml.v1 import competitions_pb2 as pb
@@ -17,6 +19,7 @@ if TYPE_CHECKING:
 
     from controlplane.competitions.competitions import Competitions
     from controlplane.competitions.export import Export
+    from controlplane.competitions.page_visits import PageVisits
     from controlplane.competitions.tables import Tables
     from controlplane.competitions.team_changes import TeamChanges
     from controlplane.competitions.views import CompetitionViews
@@ -39,14 +42,18 @@ class CompetitionServicer(competitions_pb2_grpc.CompetitionServiceServicer):
         teams: TeamChanges,
         tables: Tables,
         views: CompetitionViews,
+        visits: PageVisits,
         export: Export,
         history: History,
         reading: Turns,
+        opens_http: str,
     ) -> None:
         self._competitions = competitions
         self._teams = teams
         self._tables = tables
         self._views = views
+        self._visits = visits
+        self._opens_http = opens_http
         self._export = export
         self._history = history
         self._reading = reading
@@ -113,6 +120,24 @@ class CompetitionServicer(competitions_pb2_grpc.CompetitionServiceServicer):
             seen = await self._competitions.every(who)
             messages = [await self._views.listed(one) for one in seen]
         return pb.ListCompetitionsResponse(competitions=messages)
+
+    @answering
+    async def OpenCompetitionPage(  # noqa: N802
+        self, request: pb.OpenCompetitionPageRequest, context: Context
+    ) -> pb.OpenCompetitionPageResponse:
+        """Return an address of its page that signs the caller in."""
+        who = require_user()
+        facts = await self._competitions.find(who, request.competition)
+        address = self._views.page(facts.competition)
+        if not address:
+            raise StateConflict(
+                "HTTP is disabled on this control plane",
+                why="pages of competitions need it: a browser shows them",
+                attempt=self._opens_http,
+            )
+        full_name = facts.competition.full_name
+        ticket = self._visits.ticket(who.user.name, token_of(context), full_name)
+        return pb.OpenCompetitionPageResponse(url=f"{address}?ticket={ticket}")
 
     @answering
     async def JoinCompetition(  # noqa: N802
@@ -228,7 +253,7 @@ class CompetitionServicer(competitions_pb2_grpc.CompetitionServiceServicer):
         """Stream the standings."""
         who = require_user()
         facts = await self._competitions.find(who, request.competition)
-        told: pb.WatchStandingsResponse | None = None
+        sent: pb.WatchStandingsResponse | None = None
         boards = {board_key(one.dataset_owner, one.dataset) for one in facts.settings.phases}
         within_s = 0.0
         with self._history.streams.changed(facts.competition.id, *sorted(boards)) as change:
@@ -241,9 +266,9 @@ class CompetitionServicer(competitions_pb2_grpc.CompetitionServiceServicer):
                     standings=self._views.standings(who, table),
                     is_final=table.standings.is_final,
                 )
-                if message != told:
+                if message != sent:
                     yield message
-                    told = message
+                    sent = message
                 has_changed = await change.wait_for(LOOK_EVERY_S)
                 within_s = 0.0 if has_changed else LOOK_EVERY_S
                 await self._competitions.check_seen(who, facts.competition.id)

@@ -9,7 +9,13 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 from controlplane.competitions.competitions import organises
 from controlplane.core.shared_call import SharedCall
 from controlplane.domain.boards.values import SubmissionState
-from controlplane.domain.competitions.phases import end_of, in_order, is_within, phase_shown
+from controlplane.domain.competitions.phases import (
+    end_of,
+    has_begun,
+    in_order,
+    is_within,
+    phase_shown,
+)
 from controlplane.domain.competitions.standings import is_settled
 from controlplane.domain.competitions.statistics import statistics
 from controlplane.domain.errors import Denied, NotFound
@@ -136,7 +142,7 @@ class Tables:
         now = self._clock.time()
         made = []
         for phase in in_order(facts.settings.phases):
-            if phase.starts_at > now:
+            if not has_begun(facts.competition, phase, now):
                 continue
             dataset = (phase.dataset_owner, phase.dataset)
             end = end_of(facts.competition, phase)

@@ -9,7 +9,12 @@ from controlplane.domain.competitions import teams
 from controlplane.domain.competitions.phases import is_within, phase_at
 from controlplane.domain.competitions.teams import MergeBound, most_by_now
 from controlplane.domain.competitions.values import Pick, participant_key
-from controlplane.domain.errors import InvalidRequest, NotFound, StateConflict
+from controlplane.domain.errors import (
+    AmbiguousReference,
+    InvalidRequest,
+    NotFound,
+    StateConflict,
+)
 from controlplane.history.sql.competitions import Merging
 
 if TYPE_CHECKING:
@@ -127,7 +132,10 @@ class TeamChanges:
     ) -> Facts:
         """Say which submissions of the caller's team count in the end of a phase; "": of the one that runs.
 
+        `ids`: of these, or their beginnings.
+
         Raises:
+            AmbiguousReference: several submissions of the team begin so.
             NotFound: the phase, or a submission of the team in it.
             StateConflict: the phase does not run, or the caller has no team.
             InvalidRequest: too many.
@@ -138,13 +146,8 @@ class TeamChanges:
             raise StateConflict(f"no phase of {known.competition.name} runs now")
         name = phase_name or (running.name if running is not None else "")
         phase = self._competitions.phase(known, name)
-        wanted = tuple(dict.fromkeys(ids))
-        if len(wanted) > phase.picks:
-            raise InvalidRequest(
-                f"{len(wanted)} submissions are too many", why=f"a team picks at most {phase.picks}"
-            )
         found = {
-            one.id: one
+            one.id: one.key
             for one in await self._participation.submissions(known, phase)
             if is_within(known.competition, phase, one.submitted_at)
         }
@@ -157,9 +160,13 @@ class TeamChanges:
                 )
             team = _team(facts, caller).name
             key = participant_key(facts.competition.id, team)
-            for one in wanted:
-                if one not in found or found[one].key != key:
-                    raise NotFound(f"the team {team} has no submission {one[:80]!a} in {name}")
+            own = [one for one in found if found[one] == key]
+            wanted = tuple(dict.fromkeys(_named(own, one, team, name) for one in ids))
+            if len(wanted) > phase.picks:
+                raise InvalidRequest(
+                    f"{len(wanted)} submissions are too many",
+                    why=f"a team picks at most {phase.picks}",
+                )
             rest = tuple(one for one in facts.picks if (one.phase, one.team) != (name, team))
             new = tuple(Pick(phase=name, team=team, submission_id=one) for one in wanted)
             return replace(facts, picks=(*rest, *new))
@@ -186,6 +193,16 @@ class TeamChanges:
         if changed is None:
             raise _gone(known)
         return changed
+
+
+def _named(own: Sequence[str], text: str, team: str, phase: str) -> str:
+    """Return the id of a team's submission that is, or begins, as a text."""
+    found = [text] if text in own else [one for one in own if text and one.startswith(text)]
+    if not found:
+        raise NotFound(f"the team {team} has no submission {text[:80]!a} in {phase}")
+    if len(found) > 1:
+        raise AmbiguousReference(text, tuple(found), what="submissions")
+    return found[0]
 
 
 def _team(facts: Facts, caller: UserCaller) -> Team:

@@ -16,8 +16,7 @@ from controlplane.competitions.convert import (
 from controlplane.domain.boards.submission_limits import longest_window, next_submission
 from controlplane.domain.competitions.entering import refusal
 from controlplane.domain.competitions.phases import phase_at
-from controlplane.domain.competitions.values import CompetitionState, participant_key
-from controlplane.domain.values import Visibility
+from controlplane.domain.competitions.values import participant_key
 from controlplane.submissions.participation import why_not_now
 from controlplane.wire.times import timestamp
 from nsml.common.units import moment
@@ -86,7 +85,7 @@ class CompetitionViews:
                 one.team for one in facts.invitations if one.user_name == user.name and one.team
             ),
             may_change=may_change,
-            page=self._page(facts.competition),
+            page=self.page(facts.competition),
         )
         next_at = 0.0
         if own is not None:
@@ -109,9 +108,9 @@ class CompetitionViews:
             )
         return message
 
-    def _page(self, competition: Competition) -> str:
-        is_public = competition.visibility is Visibility.PUBLIC
-        if not self.http_url or not is_public or competition.state is CompetitionState.DRAFT:
+    def page(self, competition: Competition) -> str:
+        """Return the address of its page; "": HTTP is disabled."""
+        if not self.http_url:
             return ""
         return f"{self.http_url}/competitions/{competition.owner}/{competition.name}"
 

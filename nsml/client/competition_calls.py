@@ -84,6 +84,15 @@ class Competitions:
         )
         return list(answer.competitions)
 
+    async def open_page(self, competition: str) -> str:
+        """Return an address of its page in a browser that signs the caller in, for one visit within a minute."""
+        answer = await self._rpc.unary(
+            "CompetitionService/OpenCompetitionPage",
+            pb.OpenCompetitionPageRequest(competition=competition),
+            pb.OpenCompetitionPageResponse,
+        )
+        return answer.url
+
     async def join(self, competition: str, team: str = "") -> pb.Team:
         """Join with a new team, "": of the caller's name, or one that invited the caller."""
         answer = await self._rpc.unary(

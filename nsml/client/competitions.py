@@ -1,4 +1,4 @@
-"""Watches of a competition's standings; the calls are in `competition_calls`."""
+"""A competition's standings: the reader's own place, and watches; the calls are in `competition_calls`."""
 
 from __future__ import annotations
 
@@ -12,6 +12,23 @@ if TYPE_CHECKING:
 
     from nsml.client.calls import Client
     from nsml.client.streams import OnLink
+
+
+async def own_standing(
+    client: Client, competition: str
+) -> tuple[pb.ListStandingsResponse, pb.Standing] | None:
+    """Return the standings of the phase that runs, else of the last that began, and the row of the caller's team.
+
+    None: the caller has no team, or there are no standings.
+    """
+    from nsml.client.errors import NotFound, StateConflict
+
+    try:
+        table = await client.competitions.standings(competition)
+    except (NotFound, StateConflict):  # it was removed or changed meanwhile
+        return None
+    own = next((one for one in table.standings if one.is_own), None)
+    return (table, own) if own is not None else None
 
 
 async def watch_standings(

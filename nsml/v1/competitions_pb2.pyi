@@ -24,7 +24,7 @@ COMPETITION_STATE_OPEN: CompetitionState
 COMPETITION_STATE_CLOSED: CompetitionState
 
 class Phase(_message.Message):
-    __slots__ = ("name", "starts_at", "ends_at", "dataset", "limit", "public_score", "advance", "picks", "is_final")
+    __slots__ = ("name", "starts_at", "ends_at", "dataset", "limit", "public_score", "advance", "picks", "is_final", "is_not_held")
     NAME_FIELD_NUMBER: _ClassVar[int]
     STARTS_AT_FIELD_NUMBER: _ClassVar[int]
     ENDS_AT_FIELD_NUMBER: _ClassVar[int]
@@ -34,6 +34,7 @@ class Phase(_message.Message):
     ADVANCE_FIELD_NUMBER: _ClassVar[int]
     PICKS_FIELD_NUMBER: _ClassVar[int]
     IS_FINAL_FIELD_NUMBER: _ClassVar[int]
+    IS_NOT_HELD_FIELD_NUMBER: _ClassVar[int]
     name: str
     starts_at: _timestamp_pb2.Timestamp
     ends_at: _timestamp_pb2.Timestamp
@@ -43,7 +44,8 @@ class Phase(_message.Message):
     advance: int
     picks: int
     is_final: bool
-    def __init__(self, name: _Optional[str] = ..., starts_at: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., ends_at: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., dataset: _Optional[str] = ..., limit: _Optional[_Union[_boards_pb2.SubmissionLimit, _Mapping]] = ..., public_score: _Optional[_Union[_boards_pb2.PublicScore, str]] = ..., advance: _Optional[int] = ..., picks: _Optional[int] = ..., is_final: _Optional[bool] = ...) -> None: ...
+    is_not_held: bool
+    def __init__(self, name: _Optional[str] = ..., starts_at: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., ends_at: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., dataset: _Optional[str] = ..., limit: _Optional[_Union[_boards_pb2.SubmissionLimit, _Mapping]] = ..., public_score: _Optional[_Union[_boards_pb2.PublicScore, str]] = ..., advance: _Optional[int] = ..., picks: _Optional[int] = ..., is_final: _Optional[bool] = ..., is_not_held: _Optional[bool] = ...) -> None: ...
 
 class CompetitionSettings(_message.Message):
     __slots__ = ("title", "description", "phases", "by_invitation", "team_size", "mergers_until", "gpu_thousandths", "visibility")
@@ -274,6 +276,18 @@ class ListCompetitionsResponse(_message.Message):
     COMPETITIONS_FIELD_NUMBER: _ClassVar[int]
     competitions: _containers.RepeatedCompositeFieldContainer[Competition]
     def __init__(self, competitions: _Optional[_Iterable[_Union[Competition, _Mapping]]] = ...) -> None: ...
+
+class OpenCompetitionPageRequest(_message.Message):
+    __slots__ = ("competition",)
+    COMPETITION_FIELD_NUMBER: _ClassVar[int]
+    competition: str
+    def __init__(self, competition: _Optional[str] = ...) -> None: ...
+
+class OpenCompetitionPageResponse(_message.Message):
+    __slots__ = ("url",)
+    URL_FIELD_NUMBER: _ClassVar[int]
+    url: str
+    def __init__(self, url: _Optional[str] = ...) -> None: ...
 
 class JoinCompetitionRequest(_message.Message):
     __slots__ = ("competition", "team")

@@ -70,6 +70,11 @@ class CompetitionServiceStub:
                 request_serializer=nsml_dot_v1_dot_competitions__pb2.ListCompetitionsRequest.SerializeToString,
                 response_deserializer=nsml_dot_v1_dot_competitions__pb2.ListCompetitionsResponse.FromString,
                 _registered_method=True)
+        self.OpenCompetitionPage = channel.unary_unary(
+                '/nsml.v1.CompetitionService/OpenCompetitionPage',
+                request_serializer=nsml_dot_v1_dot_competitions__pb2.OpenCompetitionPageRequest.SerializeToString,
+                response_deserializer=nsml_dot_v1_dot_competitions__pb2.OpenCompetitionPageResponse.FromString,
+                _registered_method=True)
         self.JoinCompetition = channel.unary_unary(
                 '/nsml.v1.CompetitionService/JoinCompetition',
                 request_serializer=nsml_dot_v1_dot_competitions__pb2.JoinCompetitionRequest.SerializeToString,
@@ -154,7 +159,8 @@ class CompetitionServiceServicer:
         raise NotImplementedError('Method not implemented!')
 
     def OpenCompetition(self, request, context):
-        """Let participants join and submit in the phases' times. Errors: NOT_FOUND; PERMISSION_DENIED; FAILED_PRECONDITION (no phases).
+        """Let participants join and submit in the phases' times.
+        Errors: NOT_FOUND; PERMISSION_DENIED; FAILED_PRECONDITION (no phases, or one that is over already).
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -162,7 +168,7 @@ class CompetitionServiceServicer:
 
     def CloseCompetition(self, request, context):
         """End the phase that runs, or the competition: no more submissions; standings are by private scores once all submissions
-        before it are evaluated. Errors: NOT_FOUND; PERMISSION_DENIED; FAILED_PRECONDITION (it is not open).
+        before it are evaluated. Phases that have not begun when the competition is closed do not take place. Errors: NOT_FOUND; PERMISSION_DENIED; FAILED_PRECONDITION (it is not open).
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -184,6 +190,14 @@ class CompetitionServiceServicer:
 
     def ListCompetitions(self, request, context):
         """The competitions that the caller sees, the newest first.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def OpenCompetitionPage(self, request, context):
+        """An address of its page that signs the caller in, in a browser: for one visit within a minute, which gets a cookie of that
+        page alone for an hour. Errors: NOT_FOUND; FAILED_PRECONDITION (nothing is answered over HTTP there).
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -320,6 +334,11 @@ def add_CompetitionServiceServicer_to_server(servicer, server):
                     servicer.ListCompetitions,
                     request_deserializer=nsml_dot_v1_dot_competitions__pb2.ListCompetitionsRequest.FromString,
                     response_serializer=nsml_dot_v1_dot_competitions__pb2.ListCompetitionsResponse.SerializeToString,
+            ),
+            'OpenCompetitionPage': grpc.unary_unary_rpc_method_handler(
+                    servicer.OpenCompetitionPage,
+                    request_deserializer=nsml_dot_v1_dot_competitions__pb2.OpenCompetitionPageRequest.FromString,
+                    response_serializer=nsml_dot_v1_dot_competitions__pb2.OpenCompetitionPageResponse.SerializeToString,
             ),
             'JoinCompetition': grpc.unary_unary_rpc_method_handler(
                     servicer.JoinCompetition,
@@ -572,6 +591,33 @@ class CompetitionService:
             '/nsml.v1.CompetitionService/ListCompetitions',
             nsml_dot_v1_dot_competitions__pb2.ListCompetitionsRequest.SerializeToString,
             nsml_dot_v1_dot_competitions__pb2.ListCompetitionsResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def OpenCompetitionPage(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/nsml.v1.CompetitionService/OpenCompetitionPage',
+            nsml_dot_v1_dot_competitions__pb2.OpenCompetitionPageRequest.SerializeToString,
+            nsml_dot_v1_dot_competitions__pb2.OpenCompetitionPageResponse.FromString,
             options,
             channel_credentials,
             insecure,

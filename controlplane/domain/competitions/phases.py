@@ -110,6 +110,16 @@ def end_of(competition: Competition, phase: Phase) -> float:
     return min(phase.end, competition.closed_at or math.inf)
 
 
+def is_held(competition: Competition, phase: Phase) -> bool:
+    """Whether a phase takes place; False: the competition was closed before it began."""
+    return phase.starts_at < end_of(competition, phase)
+
+
+def has_begun(competition: Competition, phase: Phase, instant: float) -> bool:
+    """Whether a phase that takes place has begun; in a draft by its time alone."""
+    return phase.starts_at <= instant and is_held(competition, phase)
+
+
 def is_within(competition: Competition, phase: Phase, instant: float) -> bool:
     """Whether an instant is in a phase: its start is, its end is not."""
     return phase.starts_at <= instant < end_of(competition, phase)
@@ -132,7 +142,7 @@ def phase_named(competition: Competition, name: str) -> Phase | None:
 def phase_shown(competition: Competition, instant: float) -> Phase | None:
     """Return the phase that runs, else the last that began, else the first; None: there are none."""
     phases = in_order(competition.settings.phases)
-    begun = [one for one in phases if one.starts_at <= instant]
+    begun = [one for one in phases if has_begun(competition, one, instant)]
     return phase_at(competition, instant) or (begun[-1] if begun else next(iter(phases), None))
 
 
@@ -157,6 +167,13 @@ def last_end(competition: Competition) -> float:
     return max((end_of(competition, one) for one in competition.settings.phases), default=0.0)
 
 
+def check_none_is_over(competition: Competition, now: float) -> None:
+    """Raise StateConflict if a phase of a draft is over: nobody could have submitted to it."""
+    over = [one for one in in_order(competition.settings.phases) if one.end <= now]
+    if competition.state is CompetitionState.DRAFT and over:
+        raise _over_already(competition, over[0])
+
+
 def changed_settings(
     competition: Competition, settings: CompetitionSettings, now: float
 ) -> CompetitionSettings:
@@ -165,7 +182,8 @@ def changed_settings(
     A phase that its organiser ended stays ended. What was decided by a phase that is over stays as it was.
 
     Raises:
-        StateConflict: a phase that began in an open competition would be another one.
+        StateConflict: a phase that began in an open competition would be another one, a new one would be over, or
+            the phases of a closed competition would change.
         InvalidRequest: as check_settings.
     """
     known = {one.name: one for one in competition.settings.phases}
@@ -174,8 +192,17 @@ def changed_settings(
         for one in settings.phases
     )
     changed = replace(settings, phases=kept)
-    if competition.state is not CompetitionState.DRAFT:
+    if competition.state is CompetitionState.CLOSED and not has_same_phases(
+        competition.settings, changed
+    ):
+        raise StateConflict(
+            f"the phases of {competition.name} cannot be changed", why="the competition is closed"
+        )
+    if competition.state is CompetitionState.OPEN:
         after = {one.name: one for one in kept}
+        for one in in_order(kept):
+            if one.end <= now and one.name not in known:
+                raise _over_already(competition, one)
         for one in competition.settings.phases:
             if one.starts_at <= now:
                 _check_begun(competition, one, after.get(one.name), now)
@@ -185,6 +212,14 @@ def changed_settings(
 def has_same_phases(one: CompetitionSettings, other: CompetitionSettings) -> bool:
     """Whether nothing of the phases differs."""
     return in_order(one.phases) == in_order(other.phases)
+
+
+def _over_already(competition: Competition, phase: Phase) -> StateConflict:
+    return StateConflict(
+        f"the phase {phase.name!r} is over already",
+        why="nobody could have submitted to it",
+        attempt=f"nsml competition update {competition.full_name} FILE.toml    with a later end",
+    )
 
 
 def _check_begun(competition: Competition, before: Phase, after: Phase | None, now: float) -> None:

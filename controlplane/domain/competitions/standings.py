@@ -15,6 +15,7 @@ from controlplane.domain.boards.scores import finite, order_key
 from controlplane.domain.boards.values import BestPer, Entry
 from controlplane.domain.competitions.phases import (
     end_of,
+    is_held,
     is_within,
     phase_after,
     phase_before,
@@ -110,7 +111,7 @@ class Standings:
     """The standings of a phase.
 
     Attributes:
-        is_final: the phase is over, and all of its submissions are evaluated.
+        is_final: the phase took place and is over, and all of its submissions are evaluated.
         by_private: ranks are by private scores.
         waiting: submissions that are not evaluated yet.
     """
@@ -163,9 +164,10 @@ def standings(
 
 
 def is_settled(competition: Competition, phase: Phase, now: float) -> bool:
-    """Whether a phase is over, and no submission to it comes any more."""
+    """Whether a phase took place and is over, and no submission to it comes any more."""
     return (
         competition.state is not CompetitionState.DRAFT
+        and is_held(competition, phase)
         and end_of(competition, phase) + SETTLED_AFTER_S <= now
     )
 
@@ -223,7 +225,8 @@ class _Ranking:
         self._by_team: dict[str, list[PhaseSubmission]] = defaultdict(list)
         for one in own:
             self._by_team[one.team].append(one)
-        self._goes_on = phase_after(facts.competition, phase) is not None
+        after = phase_after(facts.competition, phase)
+        self._goes_on = after is not None and is_held(facts.competition, after)
         # A cut before this phase holds for it: only whoever submitted is here, and the hook let only these submit.
         self._why: dict[str, str] = {}
         self._left = frozenset(filter(self._is_left, self._by_team))

@@ -72,6 +72,7 @@ DECLARED = {
         "DeleteCompetition": "u",
         "GetCompetition": "u",
         "ListCompetitions": "u",
+        "OpenCompetitionPage": "u",
         "JoinCompetition": "u",
         "LeaveCompetition": "u",
         "InviteUsers": "u",

@@ -10,10 +10,14 @@ from nsml.v1 import resources_pb2
 from nsml.view.competition_page import POLICY
 from tests.unit.controlplane.rig import Stubs, until
 from tests.unit.controlplane.services.competitions import Contest
+from tests.unit.controlplane.services.test_sessions import refused
 from tests.unit.controlplane.views.test_views import site
 
 PAGE = "/competitions/kim/cup"
-MISSING = "there is no such competition or phase, or it is not public\n"
+MISSING = (
+    "there is no such competition or phase, or it is not public;\n"
+    "nsml competition page OWNER/NAME prints an address for one that you see\n"
+)
 MARKER = 0.123454321
 """A private score that nothing else is."""
 DESCRIPTION = (
@@ -87,7 +91,7 @@ async def test_others_are_not_there_without_a_token_that_sees_them() -> None:
         cup = await Contest.of(here.rig, visibility=resources_pb2.VISIBILITY_PRIVATE)
         lee = await here.rig.user("lee")
         await cup.create("draft")
-        assert (await cup.get()).page == ""
+        assert (await cup.get()).page == f"{here.url}{PAGE}"
         for path in (PAGE, "/competitions/kim/draft"):
             missing = await browser.get(path)
             assert (missing.status_code, missing.text) == (404, MISSING)
@@ -97,3 +101,46 @@ async def test_others_are_not_there_without_a_token_that_sees_them() -> None:
         assert "cup" not in (await browser.get("/competitions/")).text
         wrong = await browser.get(PAGE, headers={"authorization": "Bearer nothing"})
         assert wrong.status_code == 401
+
+
+async def test_a_browser_signs_in_to_one_page_by_an_address_for_one_visit() -> None:
+    async with site() as here, httpx.AsyncClient(base_url=here.url, trust_env=False) as browser:
+        cup = await Contest.of(here.rig, visibility=resources_pb2.VISIBILITY_PRIVATE)
+        lee = await cup.user("lee")
+        asked = pb.OpenCompetitionPageRequest(competition="kim/cup")
+        assert (await refused(lee.competitions.OpenCompetitionPage(asked)))[0] == "NOT_FOUND"
+        invite = pb.InviteUsersRequest(competition="cup", users=["lee"], into_competition=True)
+        await cup.kim.competitions.InviteUsers(invite)
+        await cup.join("lee")
+        await cup.scored("lee", 0.75)
+        url = (await lee.competitions.OpenCompetitionPage(asked)).url
+        assert url.startswith(f"{here.url}{PAGE}?ticket=")
+
+        assert (
+            await browser.get("/competitions/kim/other", params=url.partition("?")[2])
+        ).status_code == 403
+        url = (await lee.competitions.OpenCompetitionPage(asked)).url
+        assert (await browser.head(url)).status_code == 404, "what only looks uses no ticket up"
+        led = await browser.get(url)
+        assert (led.status_code, led.headers["location"]) == (303, PAGE)
+        cookie = led.headers["set-cookie"]
+        for part in (f"Path={PAGE};", "HttpOnly;", "Max-Age=3600;", "SameSite=lax"):
+            assert part in cookie, part
+        shown = await browser.get(PAGE)
+        assert "your team" in shown.text
+        assert (shown.headers["cache-control"], shown.headers["vary"]) == (
+            "private, no-cache",
+            "authorization, cookie",
+        )
+        used = await browser.get(url)
+        assert (used.status_code, "nsml competition page kim/cup" in used.text) == (403, True)
+        await cup.create("draft")
+        secret = {"cookie": cookie.partition(";")[0]}
+        other = await browser.get("/competitions/kim/draft", headers=secret)
+        assert other.status_code == 404, "a cookie is of one page"
+        assert "cup" not in (await browser.get("/competitions/", headers=secret)).text
+        async with httpx.AsyncClient(base_url=here.url, trust_env=False) as another:
+            assert (await another.get(PAGE)).status_code == 404
+        await lee.competitions.LeaveCompetition(pb.LeaveCompetitionRequest(competition="kim/cup"))
+        await here.rig.plane.core.accounts.delete_user("lee")
+        assert (await browser.get(PAGE)).status_code == 404

@@ -82,6 +82,62 @@ async def test_from_a_draft_to_final_standings(rig: Rig) -> None:
     assert (found.competition.team_count, found.competition.submission_count) == (2, 4)
 
 
+async def test_closing_ends_the_phase_that_runs_and_those_ahead_are_not_held(rig: Rig) -> None:
+    cup = await Contest.of(rig)
+    await cup.close()
+    await cup.kim.competitions.DeleteCompetition(pb.DeleteCompetitionRequest(competition="cup"))
+    phases = [cup.phase("one", advance=1), cup.phase("two", begins=DAY_S, ends=2 * DAY_S)]
+    await cup.create(phases=phases)
+    await cup.kim.competitions.OpenCompetition(pb.OpenCompetitionRequest(competition="cup"))
+    await cup.user("lee")
+    await cup.join("lee")
+    await cup.scored("lee", 0.5, 0.25)
+    closed = await cup.close()
+    assert [one.is_not_held for one in closed.settings.phases] == [False, True]
+    assert closed.settings.phases[0].ends_at.seconds < phases[0].ends_at.seconds
+    assert closed.settings.phases[1].ends_at == phases[1].ends_at
+    cup.clock.ahead = 3 * DAY_S
+    found = await cup.standings()
+    assert (found.phase, found.is_final) == ("one", True)
+    assert [(row.team, row.private_score, row.goes_on) for row in found.standings] == [
+        ("lee", 0.25, False)
+    ]
+    settings = found.competition.settings
+    assert [(one.is_final, one.is_not_held) for one in settings.phases] == [
+        (True, False),
+        (False, True),
+    ]
+    assert not (await cup.standings(phase="two")).is_final
+    assert [one.phase for one in (await cup.get()).statistics] == ["one"]
+    rerun = pb.RerunWinnersRequest(competition=NAME, phase="two")
+    code, _, given = await refused(cup.kim.competitions.RerunWinners(rerun))
+    assert (code, given["why"]) == (
+        "FAILED_PRECONDITION",
+        "the competition was closed before it began",
+    )
+
+
+async def test_one_that_is_closed_before_it_begins_has_no_final_phase(rig: Rig) -> None:
+    cup = await Contest.of(rig)
+    await cup.close()
+    await cup.kim.competitions.DeleteCompetition(pb.DeleteCompetitionRequest(competition="cup"))
+    await cup.create(phases=[cup.phase(begins=60.0)])
+    await cup.kim.competitions.OpenCompetition(pb.OpenCompetitionRequest(competition="cup"))
+    early = pb.CloseCompetitionRequest(competition=NAME, phase="one")
+    code, _, given = await refused(cup.kim.competitions.CloseCompetition(early))
+    assert (code, given["why"]) == ("FAILED_PRECONDITION", "it has not begun")
+    await cup.close()
+    for cup.clock.ahead in (SETTLED_AFTER_S, 2 * DAY_S):
+        found = await cup.standings()
+        [one] = found.competition.settings.phases
+        assert (found.is_final, one.is_final, one.is_not_held) == (False, False, True)
+    assert not (await cup.get()).statistics
+    await cup.create("late")
+    late = pb.OpenCompetitionRequest(competition="late")
+    code, _, given = await refused(cup.kim.competitions.OpenCompetition(late))
+    assert (code, given["why"]) == ("FAILED_PRECONDITION", "nobody could have submitted to it")
+
+
 async def test_a_draft_is_its_organisers_and_invited_users(rig: Rig) -> None:
     cup = await Contest.of(rig)
     lee, park = await cup.user("lee"), await cup.user("park")
@@ -206,7 +262,7 @@ async def test_only_teams_submit_and_only_while_a_phase_runs(rig: Rig) -> None:
     submission_id = await cup.submit("lee")
     request = boards_pb2.GetSubmissionRequest(id=submission_id)
     shown = (await cup.users["lee"].submissions.GetSubmission(request)).submission
-    assert shown.team == "lee"
+    assert (shown.team, shown.competition) == ("lee", NAME)
     disqualify = pb.UpdateTeamRequest(competition=NAME, team="lee", disqualified="two accounts")
     await cup.kim.competitions.UpdateTeam(disqualify)
     assert "two accounts" in await why("lee")
@@ -314,9 +370,11 @@ async def test_baselines_have_no_rank_and_are_the_organisers(rig: Rig) -> None:
     mine = await cup.scored("kim", 0.9, 0.9)
     mark = pb.SetBaselineRequest(competition=NAME, submission=theirs, label="ours")
     assert (await refused(cup.kim.competitions.SetBaseline(mark)))[0] == "FAILED_PRECONDITION"
-    mark.submission = "u1"
+    mark.submission = "none"
     assert (await refused(cup.kim.competitions.SetBaseline(mark)))[0] == "NOT_FOUND"
-    mark.submission = mine
+    mark.submission = "u"
+    assert (await refused(cup.kim.competitions.SetBaseline(mark)))[0] == "INVALID_ARGUMENT"
+    mark.submission = mine[:-1]
     await cup.kim.competitions.SetBaseline(mark)
     found = await cup.standings(cup.users["lee"])
     assert [(row.team, row.rank, row.is_baseline) for row in found.standings] == [
@@ -362,6 +420,11 @@ async def test_picks_are_of_the_team_and_of_the_phase(rig: Rig) -> None:
 
     assert await pick(*own) == "INVALID_ARGUMENT"
     assert await pick(theirs) == "NOT_FOUND"
+    assert await pick(theirs[:-1]) == "NOT_FOUND"
+    assert await pick("") == "NOT_FOUND"
+    assert await pick("u") == "INVALID_ARGUMENT", "three begin so"
+    begun = pb.PickSubmissionsRequest(competition=NAME, submissions=[own[0][:-1], own[0], own[1]])
+    assert list((await lee.PickSubmissions(begun)).team.picks) == own[:2]
     assert await pick(own[0], phase="two") == "NOT_FOUND"
     await cup.close("one")
     assert await pick(own[0]) == "FAILED_PRECONDITION"
@@ -509,6 +572,7 @@ def _numbers(message: Message) -> list[float]:
 
 READING: dict[str, dict[str, Any]] = {
     "GetCompetition": {"competition": NAME},
+    "OpenCompetitionPage": {"competition": NAME},
     "ListCompetitions": {},
     "ListStandings": {"competition": NAME},
     "WatchStandings": {"competition": NAME},

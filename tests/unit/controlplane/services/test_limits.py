@@ -301,6 +301,7 @@ UNCOUNTED = {
     "WebhookService/RemoveWebhook": "makes room",
     "AccountService/RevokeToken": "makes room, and locks somebody out",
     "ViewService/OpenView": "three of a user",
+    "CompetitionService/OpenCompetitionPage": "16 of a user, in memory",
     "ViewService/StopView": "makes room",
     "NodeService/PullImage": "written nowhere; nodes and questions to them have limits of their own",
     "EnvironmentService/RemoveEnvironment": "makes room",

@@ -79,6 +79,11 @@ class Competitions(competitions_pb2_grpc.CompetitionServiceServicer):
     def GetCompetition(self, request, context):
         return self.find(request.competition, context)
 
+    def OpenCompetitionPage(self, request, context):
+        found = self.find(request.competition, context).competition
+        place = f"competitions/{found.owner}/{found.name}"
+        return pb.OpenCompetitionPageResponse(url=f"https://nsml.example/{place}?ticket=T")
+
     def ListCompetitions(self, request, context):
         every = [one.competition for one in self.state.competitions.values()]
         return pb.ListCompetitionsResponse(competitions=every)
@@ -148,6 +153,9 @@ class Competitions(competitions_pb2_grpc.CompetitionServiceServicer):
         return pb.RerunWinnersResponse(started=request.teams)
 
     def ListStandings(self, request, context):
+        failure = self.state.fail_next.pop("ListStandings", None)
+        if failure is not None:
+            context.abort(failure, "the standings cannot be read")
         found = self.find(request.competition, context)
         if request.by_private and not found.may_change:
             why = "private scores are the organiser's before the end"

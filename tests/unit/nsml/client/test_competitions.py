@@ -8,7 +8,7 @@ from contextlib import aclosing
 import pytest
 
 from nsml.client import errors
-from nsml.client.competitions import watch_standings
+from nsml.client.competitions import own_standing, watch_standings
 from nsml.v1 import competitions_pb2 as pb
 
 
@@ -23,6 +23,7 @@ async def test_a_competition_from_its_creation_to_its_removal(client, server):
     with pytest.raises(errors.StateConflict):
         await client.competitions.remove("cup")
     assert [one.name for one in await client.competitions.every()] == ["cup"]
+    assert (await client.competitions.open_page("cup")).endswith("/kim/cup?ticket=T")
     assert (await client.competitions.close("cup")).state == pb.COMPETITION_STATE_CLOSED
     await client.competitions.remove("kim/cup")
     with pytest.raises(errors.NotFound):
@@ -50,6 +51,18 @@ async def test_what_the_organiser_does(client, server):
     assert server.state.baselines == {"sub1": "Linear"}
     assert [one.text for one in (await client.competitions.get("cup")).announcements] == ["hello"]
     assert b"".join([part async for part in client.competitions.export("cup")])[-2:] == b"}\n"
+
+
+async def test_the_own_place_is_that_of_the_team(client, server):
+    server.state.add_competition("kim/cup")
+    server.state.add_standing("kim/cup", "tigers", 0.9)
+    assert await own_standing(client, "cup") is None
+    server.state.add_standing("kim/cup", "lions", 0.8, is_own=True)
+    found = await own_standing(client, "cup")
+    assert found is not None
+    table, own = found
+    assert (table.phase, own.team, own.rank) == ("qualifying", "lions", 2)
+    assert await own_standing(client, "none") is None
 
 
 async def test_standings_are_watched_over_a_restart(client, server):

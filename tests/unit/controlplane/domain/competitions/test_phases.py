@@ -14,8 +14,11 @@ from controlplane.domain.boards.values import SubmissionLimit
 from controlplane.domain.competitions.phases import (
     changed_settings,
     check_name,
+    check_none_is_over,
     check_settings,
     check_text,
+    has_begun,
+    is_held,
     phase_after,
     phase_at,
     phase_before,
@@ -152,6 +155,57 @@ def test_what_began_stays() -> None:
             update(now, **changed)
     with pytest.raises(StateConflict, match="removed"):
         changed_settings(known, replace(known.settings, phases=()), STARTS)
+
+
+@pytest.mark.parametrize(
+    ("closed_at", "held", "begun"),
+    [
+        (BEFORE, [False, False], [False, False]),
+        (STARTS, [False, False], [False, False]),
+        (STARTS + 1, [True, False], [True, False]),
+        (ENDS + 1, [True, False], [True, False]),
+        (ENDS + 6, [True, True], [True, True]),
+        (ENDS + 99, [True, True], [True, True]),
+        (0.0, [True, True], [True, True]),
+    ],
+)
+def test_a_phase_that_had_not_begun_when_it_was_closed_is_not_held(
+    closed_at: float, held: list[bool], begun: list[bool]
+) -> None:
+    phases = phase("one"), phase("two", starts_at=ENDS + 5, ends_at=ENDS + 10)
+    known = replace(facts(*phases).competition, closed_at=closed_at)
+    assert [is_held(known, one) for one in phases] == held
+    assert [has_begun(known, one, ENDS + 100) for one in phases] == begun
+    assert not has_begun(known, phases[0], BEFORE)
+    last = ([one for one, is_begun in zip(phases, begun, strict=True) if is_begun] or phases)[
+        -1 if any(begun) else 0
+    ]
+    assert phase_shown(known, ENDS + 100) == last
+
+
+def test_nobody_could_submit_to_a_phase_that_is_over_before_it_opens() -> None:
+    draft = facts(state=CompetitionState.DRAFT).competition
+    check_none_is_over(draft, LATEST)
+    with pytest.raises(StateConflict, match="'one' is over already"):
+        check_none_is_over(draft, ENDS)
+    running = facts().competition
+    check_none_is_over(running, ENDS)  # it is open already
+    early = phase("early", starts_at=STARTS - 20, ends_at=STARTS - 10)
+    with pytest.raises(StateConflict, match="'early' is over already"):
+        changed_settings(running, facts(early, phase()).settings, STARTS)
+    assert changed_settings(running, facts(early, phase()).settings, STARTS - 15).phases[0] == early
+
+
+def test_phases_of_a_closed_competition_stay() -> None:
+    known = facts(state=CompetitionState.CLOSED).competition
+    known = replace(known, closed_at=STARTS + 5)
+    assert changed_settings(known, facts(title="Cup").settings, STARTS + 9).title == "Cup"
+    for others in (
+        facts(phase(ends_at=ENDS + 1)),
+        facts(phase(), phase("two", starts_at=ENDS, ends_at=ENDS + 1)),
+    ):
+        with pytest.raises(StateConflict, match="cannot be changed"):
+            changed_settings(known, others.settings, STARTS + 9)
 
 
 def test_a_phase_that_was_ended_stays_ended() -> None:

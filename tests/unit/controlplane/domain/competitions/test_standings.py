@@ -77,6 +77,24 @@ def test_final_once_all_are_evaluated_and_not_before() -> None:
     assert not standings(draft, phase(), [], SCALE, OVER).is_final
 
 
+def test_a_phase_that_was_not_held_is_never_final_and_nobody_goes_on_to_it() -> None:
+    first, second = phase("one", advance=1), phase("two", starts_at=ENDS, ends_at=ENDS + 100)
+    known = joined(facts(first, second), "lee")
+    submissions = [submission(1, "lee", 0.5)]
+    closed = replace(
+        known,
+        competition=replace(
+            known.competition, state=CompetitionState.CLOSED, closed_at=STARTS + 500
+        ),
+    )
+    found = standings(closed, first, submissions, SCALE, OVER)
+    assert (found.is_final, [row.goes_on for row in found.rows]) == (True, [False])
+    later = standings(closed, second, submissions, SCALE, OVER + 200)
+    assert (later.is_final, later.by_private, later.rows) == (False, False, ())
+    never = replace(closed, competition=replace(closed.competition, closed_at=STARTS))
+    assert not standings(never, first, [], SCALE, OVER).is_final
+
+
 def test_in_the_end_private_scores_of_picks_count() -> None:
     known = joined(facts(phase(picks=1)), "lee", "park")
     submissions = [
