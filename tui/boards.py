@@ -13,14 +13,13 @@ from nsml.view.boards import (
     cause_words,
     columns_for,
     full_name,
-    gpu_time_text,
     headline,
     interval_text,
     is_of_dataset,
     marks_text,
     score_text,
-    trend_text,
 )
+from nsml.view.ranked_rows import gpu_time_text, trend_text
 from nsml.view.tables import Column, kept, render
 from nsml.view.times import seconds_of
 from tui.model import MOVES_SHOWN_S
@@ -202,7 +201,7 @@ def entry_lines(entry: BoardEntry, board: Board, ranked: int, now: float) -> lis
         ("args", entry.args),
         ("memo", entry.memo),
         ("submitted" if is_of_dataset(board) else "reported", when),
-        ("GPU time", gpu_time_text(entry)),
+        ("GPU time", gpu_time_text(entry.gpu_seconds)),
         ("marks", marks_text(entry)),
         ("submission", entry.submission_id),
     )

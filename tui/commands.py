@@ -138,7 +138,7 @@ WAYS: Final[Mapping[str, Mapping[str, Way]]] = {
             ("create", "update", "open", "join", "invite", "pick", "baseline", "announce", "rerun"),
             Way.ASKED,
         ),
-        **dict.fromkeys(("teams", "export", "merge", "close", "leave", "rm"), Way.HANDED),
+        **dict.fromkeys(("page", "teams", "export", "merge", "close", "leave", "rm"), Way.HANDED),
     },
     "image": {
         "ls": Way.SHOWN,

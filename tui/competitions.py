@@ -15,15 +15,16 @@ from nsml.view.competitions import (
     STANDING_COLUMNS,
     competition_lines,
     full_name,
-    gpu_time_text,
     has_begun,
     mark_text,
     next_phase,
     own_row,
     phase_state,
+    standings_word,
     state_word,
     team_text,
 )
+from nsml.view.ranked_rows import gpu_time_text
 from nsml.view.sessions import visibility_word
 from nsml.view.tables import Column
 from nsml.view.times import seconds_of
@@ -199,7 +200,8 @@ def state_text(
     own = own_row(answer.standings) if answer is not None else None
     parts.append(f"your rank {own.rank:,}" if own is not None and own.rank else "")
     if answer is not None:
-        parts.append("final standings" if answer.is_final else "preliminary")
+        word = standings_word(phase, is_final=answer.is_final)
+        parts += [word] if word not in parts else []
     parts += [cut_text(phase), counted(competition.team_count, "team")]
     return " · ".join(filter(None, parts))
 

@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 from nsml.common.shell import shell_line
 from nsml.common.units import (
     ago,
-    ago_within,
     counted,
     duration_text,
     exact_number_text,
@@ -18,13 +17,21 @@ from nsml.common.units import (
 )
 from nsml.v1 import boards_pb2 as pb
 from nsml.view.enums import enum_name, enum_word
+from nsml.view.ranked_rows import (
+    change_column,
+    gpu_time_column,
+    private_score_column,
+    rank_column,
+    score_column,
+    submitted_column,
+    trend_column,
+)
 from nsml.view.sessions import visibility_word
 from nsml.view.tables import Column
-from nsml.view.telemetry import BARS
 from nsml.view.times import moment_of, seconds_of
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Mapping
 
     from nsml.v1.boards_pb2 import (
         Board,
@@ -37,8 +44,6 @@ if TYPE_CHECKING:
 
 _DAY_S: Final = 86_400.0
 _TITLE_CELLS: Final = 12
-_SCORE_CELLS: Final = 24
-"""Cells of the longest score: never rounded to fit a table."""
 
 
 # Words of enumerations
@@ -205,7 +210,7 @@ CAUSE_WORDS: Mapping[str, CauseWords] = {
     "EVALUATION_TIMEOUT": CauseWords(
         "evaluation timeout",
         "the evaluation took longer than the board allows",
-        "tell the dataset's owner, who sets --evaluate-time",
+        "ask the dataset's owner to raise --evaluate-time",
     ),
     "NOT_FINITE": CauseWords(
         "no finite score",
@@ -324,6 +329,13 @@ def score_text(score: float) -> str:
     return exact_number_text(score)
 
 
+def keeps_best_text(submission: Submission) -> str:
+    """Return why the score is not this submission's own: it is no improvement; "" for others."""
+    if not submission.keeps_best or not submission.HasField("score"):
+        return ""
+    return f"no new best: your best score remains {score_text(submission.score)}"
+
+
 def _score(entry: BoardEntry, _now: float) -> str:
     """Return the score, else why there is none."""
     if entry.HasField("score"):
@@ -337,21 +349,6 @@ def _score_within(entry: BoardEntry, now: float, cells: int) -> str:
     if entry.HasField("score"):
         return number_within(entry.score, cells)
     return state_word(entry.state).word if entry.submission_id else _score(entry, now)
-
-
-def change_text(entry: BoardEntry) -> str:
-    """Return how its rank changed within a day: `+2` is two places up; `new`; "" if it did not."""
-    if not entry.rank:
-        return ""
-    if not entry.rank_before:
-        return "new"
-    up = entry.rank_before - entry.rank
-    return f"{up:+d}" if up else ""
-
-
-def _change_colour(entry: BoardEntry) -> str:
-    change = change_text(entry)
-    return "green" if change.startswith("+") else "red" if change.startswith("-") else ""
 
 
 def owner_text(entry: BoardEntry) -> str:
@@ -373,45 +370,16 @@ def marks_text(entry: BoardEntry) -> str:
     return ", ".join(word for word, holds in marks if holds)
 
 
-def trend_text(trend: Sequence[float], *, is_min: bool) -> str:
-    """Draw the best scores so far as bars, a better one always higher; "" below two."""
-    if len(trend) < 2:
-        return ""
-    low, high = min(trend), max(trend)
-    span = high - low
-    if not span:
-        return BARS[0] * len(trend)
-    heights = [(high - one if is_min else one - low) / span for one in trend]
-    return "".join(BARS[round(height * (len(BARS) - 1))] for height in heights)
-
-
-def _submitted_within(entry: BoardEntry | Submission, now: float, cells: int) -> str:
-    is_there = entry.HasField("submitted_at")
-    return ago_within(now - seconds_of(entry.submitted_at), cells) if is_there else ""
-
-
-def _submitted(entry: BoardEntry | Submission, now: float) -> str:
-    return ago(now - seconds_of(entry.submitted_at)) if entry.HasField("submitted_at") else "-"
-
-
-def gpu_time_text(entry: BoardEntry) -> str:
-    """Return the GPU time of its session: `1h30m`; "-" if it used none."""
-    if not entry.gpu_seconds:
-        return "-"
-    return duration_text(entry.gpu_seconds) if entry.gpu_seconds >= 1 else "<1s"
-
-
+_SCORE: Column[BoardEntry] = score_column()
+_SCORE = _SCORE._replace(
+    cell=_score,
+    colour=lambda e: "" if e.HasField("score") else state_word(e.state).colour,
+    within=_score_within,
+    stays=True,
+)
 COLUMNS: tuple[Column[BoardEntry], ...] = (
-    Column(key="rank", title="Rank", cell=lambda e, _: str(e.rank) if e.rank else "-"),
-    Column(
-        key="rank_before",
-        title="±",
-        cell=lambda e, _: change_text(e),
-        colour=_change_colour,
-        is_wide=True,
-        is_worth=lambda e: bool(change_text(e)),
-        is_optional=True,
-    ),
+    rank_column(),
+    change_column(),
     Column(
         key="owner",
         title="Owner",
@@ -427,36 +395,9 @@ COLUMNS: tuple[Column[BoardEntry], ...] = (
         is_worth=lambda e: bool(e.team),
         shrinks_to=8,
     ),
-    Column(
-        key="score",
-        title="Score",
-        cell=_score,
-        colour=lambda e: "" if e.HasField("score") else state_word(e.state).colour,
-        shrinks_to=_SCORE_CELLS,
-        least=_SCORE_CELLS,
-        within=_score_within,
-        stays=True,
-    ),
-    Column(
-        key="private_score",
-        title="Private",
-        cell=lambda e, _: score_text(e.private_score) if e.HasField("private_score") else "-",
-        is_wide=True,
-        is_worth=lambda e: e.HasField("private_score"),
-        shrinks_to=_SCORE_CELLS,
-        least=_SCORE_CELLS,
-        within=lambda e, _, cells: (
-            number_within(e.private_score, cells) if e.HasField("private_score") else ""
-        ),
-    ),
-    Column(
-        key="submitted_at",
-        title="Submitted",
-        cell=_submitted,
-        shrinks_to=7,
-        within=_submitted_within,
-        is_optional=True,
-    ),
+    _SCORE,
+    private_score_column(),
+    submitted_column(),
     Column(key="session", title="Session", cell=lambda e, _: e.session, shrinks_to=14),
     Column(
         key="checkpoint",
@@ -475,13 +416,7 @@ COLUMNS: tuple[Column[BoardEntry], ...] = (
         shrinks_to=10,
         is_optional=True,
     ),
-    Column(
-        key="gpu_seconds",
-        title="GPU time",
-        cell=lambda e, _: gpu_time_text(e),
-        tells=lambda e: e.gpu_seconds > 0,
-        is_optional=True,
-    ),
+    gpu_time_column(),
     Column(
         key="marks",
         title="Marks",
@@ -540,14 +475,7 @@ def columns_for(board: Board) -> list[Column[BoardEntry]]:
             found.append(column._replace(title=title))
         else:
             found.append(column)
-    trend: Column[BoardEntry] = Column(
-        key="trend",
-        title="Trend",
-        cell=lambda e, _: trend_text(e.trend, is_min=is_min) or "-",
-        is_wide=True,
-        tells=lambda e: len(e.trend) > 1,
-        is_optional=True,
-    )
+    trend: Column[BoardEntry] = trend_column(lambda _: is_min)
     return [*found, trend]
 
 
@@ -770,10 +698,6 @@ def nsml_record(entry: BoardEntry) -> dict[str, Any]:
 # Submissions
 
 
-def _submission_score(submission: Submission, _now: float = 0.0) -> str:
-    return score_text(submission.score) if submission.HasField("score") else "-"
-
-
 SUBMISSION_COLUMNS: tuple[Column[Submission], ...] = (
     Column(key="id", title="Id", cell=lambda s, _: s.id),
     Column(key="dataset", title="Dataset", cell=lambda s, _: s.dataset, shrinks_to=10),
@@ -802,30 +726,10 @@ SUBMISSION_COLUMNS: tuple[Column[Submission], ...] = (
         shrinks_to=12,
         stays=True,
     ),
-    Column(
-        key="score",
-        title="Score",
-        cell=_submission_score,
-        shrinks_to=_SCORE_CELLS,
-        least=_SCORE_CELLS,
-        within=lambda s, _, cells: number_within(s.score, cells) if s.HasField("score") else "",
-    ),
-    Column(
-        key="private_score",
-        title="Private",
-        cell=lambda s, _: score_text(s.private_score) if s.HasField("private_score") else "-",
-        is_wide=True,
-        is_worth=lambda s: s.HasField("private_score"),
-    ),
+    score_column(),
+    private_score_column(),
     Column(key="rank", title="Rank", cell=lambda s, _: str(s.rank) if s.rank else "-"),
-    Column(
-        key="submitted_at",
-        title="Submitted",
-        cell=_submitted,
-        shrinks_to=7,
-        within=_submitted_within,
-        is_optional=True,
-    ),
+    submitted_column(),
     Column(
         key="is_test",
         title="Type",
@@ -837,8 +741,11 @@ SUBMISSION_COLUMNS: tuple[Column[Submission], ...] = (
 )
 
 
-def submission_record(submission: Submission) -> dict[str, Any]:
-    """Return all fields of a submission in raw values; None: none, or not for the caller."""
+def submission_record(submission: Submission, *, team_rank: int | None = None) -> dict[str, Any]:
+    """Return all fields of a submission in raw values; None: none, or not for the caller.
+
+    `team_rank`: of its team in its competition, where that was asked for.
+    """
     one = submission
     return {
         "id": one.id,
@@ -867,8 +774,11 @@ def submission_record(submission: Submission) -> dict[str, Any]:
             for step in one.steps
         ],
         "score": whole(one.score) if one.HasField("score") else None,
+        "keeps_best": one.keeps_best,
         "private_score": whole(one.private_score) if one.HasField("private_score") else None,
         "rank": one.rank or None,
+        "competition": one.competition or None,
+        "team_rank": team_rank,
         "evaluation": one.evaluation or None,
         "evaluation_output": one.evaluation_output or None,
         "next_at": moment_of(one, "next_at"),
@@ -883,12 +793,14 @@ def submission_lines(submission: Submission, now: float) -> list[str]:
         ("dataset", f"{one.dataset}{version}"),
         ("model", f"{one.checkpoint} of {one.session}"),
         ("by", f"{one.owner} ({one.team})" if one.team else one.owner),
+        ("in", one.competition),
         ("type", "dry run: not on the board" if one.is_test else ""),
         ("state", state_text(one)),
         ("now", progress_text(one, now) if one.state in _STEP_WORDS else ""),
         ("why", why_text(one)),
         ("do", advice_text(one)),
-        ("score", _submission_score(one) if one.HasField("score") else ""),
+        ("score", score_text(one.score) if one.HasField("score") else ""),
+        ("", keeps_best_text(one)),
         ("private", score_text(one.private_score) if one.HasField("private_score") else ""),
         ("rank", str(one.rank) if one.rank else ""),
         ("submitted", _moment_text(one, "submitted_at", now)),

@@ -14,7 +14,7 @@ from nsml.common.shell import shell_line
 from nsml.common.units import counted, duration_text, exact_number_text, moment, thousandths
 from nsml.v1 import competitions_pb2 as pb
 from nsml.view.competitions import (
-    change_text,
+    begun_phases,
     full_name,
     next_phase,
     phase_limit_text,
@@ -25,6 +25,7 @@ from nsml.view.competitions import (
     state_word,
     team_size,
 )
+from nsml.view.ranked_rows import change_text
 from nsml.view.safe_markdown import clean, rendered
 from nsml.view.times import seconds_of
 
@@ -61,7 +62,7 @@ code { font-family: ui-monospace, SFMono-Regular, Menlo, 'DejaVu Sans Mono', mon
 blockquote { margin: 0.5rem 0; padding-left: 0.75rem; border-left: 3px solid var(--line); color: var(--faint); }
 table { border-collapse: collapse; width: 100%; }
 th, td { text-align: left; vertical-align: top; padding: 0.4rem 0.6rem; border-bottom: 1px solid var(--line); }
-th { font-weight: 600; color: var(--faint); font-size: 0.875rem; }
+th { font-weight: 600; color: var(--faint); font-size: 0.875rem; overflow-wrap: normal; }
 time { white-space: nowrap; }
 dl { display: grid; grid-template-columns: max-content 1fr; gap: 0.25rem 1rem; margin: 0; }
 dt { color: var(--faint); }
@@ -193,8 +194,8 @@ def _head(competition: Competition, now: float) -> Iterator[str]:
         f'<p><span class="state {word}">{word}</span> organised by <bdi>{_text(competition.owner)}</bdi>,'
         f" {', '.join(numbers)}</p>"
     )
-    if told := _now(competition, now):
-        yield f"<p><strong>{told}</strong></p>"
+    if text := _now(competition, now):
+        yield f"<p><strong>{text}</strong></p>"
     parts = [
         ("taking-part", "Take part"),
         ("standings", "Standings"),
@@ -274,9 +275,10 @@ def _taking_part(competition: Competition, now: float) -> Iterator[str]:
 def _standings(competition: Competition, standings: Standings | None, now: float) -> Iterator[str]:
     yield '<section aria-labelledby="standings"><h2 id="standings">Standings</h2>'
     if standings is None:
-        yield "<p>No phase has begun.</p></section>"
+        is_over = competition.state == pb.COMPETITION_STATE_CLOSED
+        yield f"<p>{'No phase was held.' if is_over else 'No phase has begun.'}</p></section>"
         return
-    begun = [one for one in competition.settings.phases if seconds_of(one.starts_at) <= now]
+    begun = begun_phases(competition, now)
     if len(begun) > 1:
         links = (
             f"<strong>{_text(one.name)}</strong>"
@@ -285,11 +287,13 @@ def _standings(competition: Competition, standings: Standings | None, now: float
             for one in begun
         )
         yield f'<nav aria-label="Phases">{"".join(links)}</nav>'
+    phase = next((one for one in competition.settings.phases if one.name == standings.phase), None)
     how = "final, by private scores" if standings.is_final else "preliminary, by public scores"
     if standings.is_final and not any(row.HasField("private_score") for row in standings.rows):
         how = "final"
+    if phase is not None and phase.is_not_held:
+        how = "not held"
     yield f'<p class="faint"><bdi>{_text(standings.phase)}</bdi>: {how}</p>'
-    phase = next((one for one in competition.settings.phases if one.name == standings.phase), None)
     if standings.rows:
         yield from _standings_table(standings, phase.advance if phase is not None else 0)
         yield from _more(len(standings.rows) - ROWS, "team")
@@ -449,8 +453,8 @@ def _link_to(competition: Competition) -> str:
 
 def _state(competition: Competition, now: float) -> str:
     word = state_word(competition.state)
-    told = _now(competition, now)
-    return f'<span class="{word}">{word}</span>{": " if told else ""}{told}'
+    text = _now(competition, now)
+    return f'<span class="{word}">{word}</span>{": " if text else ""}{text}'
 
 
 def _table(titles: Sequence[str], rows: Sequence[str], kind: str) -> list[str]:

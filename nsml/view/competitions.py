@@ -7,19 +7,27 @@ from typing import TYPE_CHECKING, Any, Final
 from nsml.common.shell import shell_line
 from nsml.common.units import (
     ago,
-    ago_within,
     counted,
     duration_text,
     exact_number_text,
-    number_within,
     short_moment,
     thousandths,
     whole,
 )
-from nsml.v1 import boards_pb2
+from nsml.v1 import boards_pb2, resources_pb2
 from nsml.v1 import competitions_pb2 as pb
-from nsml.view.boards import limit_text, next_text, trend_text
+from nsml.view.boards import limit_text, next_text
 from nsml.view.enums import enum_name, enum_word
+from nsml.view.ranked_rows import (
+    change_column,
+    gpu_time_column,
+    gpu_time_text,
+    private_score_column,
+    rank_column,
+    score_column,
+    submitted_column,
+    trend_column,
+)
 from nsml.view.sessions import visibility_word
 from nsml.view.tables import Column
 from nsml.view.times import moment_of, seconds_of
@@ -38,8 +46,6 @@ if TYPE_CHECKING:
     )
 
 _TITLE_CELLS: Final = 13
-_SCORE_CELLS: Final = 24
-"""Cells of the longest score: never rounded to fit a table."""
 _DEFAULT_TEAM: Final = 4
 _DEFAULT_PICKS: Final = 2
 _DAY_S: Final = 86_400.0
@@ -109,20 +115,29 @@ def _phase_ahead(competition: Competition, now: float) -> Phase | None:
 def has_begun(competition: Competition, now: float) -> bool:
     """Return whether any phase has begun."""
     is_draft = competition.state == pb.COMPETITION_STATE_DRAFT
-    phases = competition.settings.phases
-    return not is_draft and any(seconds_of(one.starts_at) <= now for one in phases)
+    return not is_draft and bool(begun_phases(competition, now))
+
+
+def begun_phases(competition: Competition, now: float) -> list[Phase]:
+    """Return the phases that have begun, in the order of time; in a draft by their times alone."""
+    phases = [one for one in competition.settings.phases if not one.is_not_held]
+    begun = [one for one in phases if seconds_of(one.starts_at) <= now]
+    return sorted(begun, key=lambda one: seconds_of(one.starts_at))
 
 
 def last_final(competition: Competition) -> str:
     """Return the name of the last phase with final standings, else of the last one; "" without phases."""
     phases = sorted(competition.settings.phases, key=lambda one: seconds_of(one.starts_at))
-    names = [one.name for one in phases if one.is_final] or [one.name for one in phases]
+    held = [one for one in phases if not one.is_not_held] or phases
+    names = [one.name for one in held if one.is_final] or [one.name for one in held]
     return names[-1] if names else ""
 
 
 def phase_state(competition: Competition, phase: Phase, now: float) -> str:
-    """Return where a phase is: `runs, 3d4h left`, `in 2d`, `evaluating`, `final`."""
+    """Return where a phase is: `runs, 3d4h left`, `in 2d`, `evaluating`, `final`, `not held`."""
     starts, ends = seconds_of(phase.starts_at), seconds_of(phase.ends_at)
+    if phase.is_not_held:
+        return "not held"
     if phase.is_final:
         return "final"
     if competition.state == pb.COMPETITION_STATE_OPEN and competition.phase == phase.name:
@@ -189,6 +204,7 @@ def phase_record(competition: Competition, phase: Phase) -> dict[str, Any]:
         "name": phase.name,
         "is_running": competition.phase == phase.name != "",
         "is_final": phase.is_final,
+        "is_held": not phase.is_not_held,
         "starts_at": moment_of(phase, "starts_at"),
         "ends_at": moment_of(phase, "ends_at"),
         "dataset": phase.dataset,
@@ -264,10 +280,17 @@ def competition_record(competition: Competition) -> dict[str, Any]:
     }
 
 
+def standings_word(phase: Phase | None, *, is_final: bool) -> str:
+    """Return `final standings`, `preliminary`, or "not held" of a phase that did not take place."""
+    if phase is not None and phase.is_not_held:
+        return "not held"
+    return "final standings" if is_final else "preliminary"
+
+
 def headline(competition: Competition, phase: str, *, is_final: bool) -> str:
     """Return standings in one line: `kim/cup, final: 12 teams, final standings`."""
-    words = [counted(competition.team_count, "team")]
-    words.append("final standings" if is_final else "preliminary")
+    shown = next((one for one in competition.settings.phases if one.name == phase), None)
+    words = [counted(competition.team_count, "team"), standings_word(shown, is_final=is_final)]
     name = f"{full_name(competition)}, {phase}" if phase else full_name(competition)
     return f"{name}: {', '.join(words)}"
 
@@ -281,7 +304,7 @@ def next_commands(answer: GetCompetitionResponse, now: float) -> list[tuple[str,
         return _for_organiser(answer, name, now)
     standings = (_line("standings", name), "the ranks of all teams")
     if state != pb.COMPETITION_STATE_OPEN:
-        return [standings] if state == pb.COMPETITION_STATE_CLOSED else []
+        return [standings] if has_begun(found, now) else []
     if not answer.HasField("team"):
         joins = [
             (_line("join", name, "--team", team), "accept the invitation")
@@ -316,17 +339,20 @@ def _for_organiser(answer: GetCompetitionResponse, name: str, now: float) -> lis
         opening = (_line("open", name), "let participants join")
         return [opening, (f"{_line('update', name)} FILE.toml", "other settings")]
     if found.state == pb.COMPETITION_STATE_OPEN:
-        acts = [(f"{_line('announce', name)} TEXT", "tell all participants")]
+        acts = [(f"{_line('announce', name)} TEXT", "inform all participants")]
         baseline = f"{_line('baseline', name)} SUBMISSION --label TEXT"
         acts.append((baseline, "show a submission of yours among the teams"))
         if has_begun(found, now):
             acts.insert(0, (_line("standings", name, "--private"), "by private scores"))
             acts.append((_line("close", name), "end it"))
         return acts
+    exporting = (_line("export", name, "-o", f"{found.name}.json"), "all of it, signed")
+    if not has_begun(found, now):
+        return [exporting]
     return [
         (_line("standings", name), "the result"),
         (_line("rerun", name), "check the winners"),
-        (_line("export", name, "-o", f"{found.name}.json"), "all of it, signed"),
+        exporting,
     ]
 
 
@@ -360,7 +386,7 @@ def competition_lines(
             else "",
         ),
         ("visibility", visibility_word(settings.visibility) if settings.visibility else ""),
-        ("page", answer.page),
+        ("page", _page_text(answer)),
         *_team_rows(answer, now, own),
         *(("invited by", one) for one in answer.invitations),
     ]
@@ -379,6 +405,20 @@ def competition_lines(
         lines += ["", "Next"]
         lines += [f"  {act:{cells}}  {what}" for act, what in acts]
     return lines
+
+
+def is_page_open(answer: GetCompetitionResponse) -> bool:
+    """Return whether anybody sees its page, without signing in."""
+    found = answer.competition
+    is_public = found.settings.visibility == resources_pb2.VISIBILITY_PUBLIC
+    return is_public and found.state != pb.COMPETITION_STATE_DRAFT
+
+
+def _page_text(answer: GetCompetitionResponse) -> str:
+    """Return the address of its page, else the command that prints one for the reader; "": there is none."""
+    if not answer.page or is_page_open(answer):
+        return answer.page
+    return _line("page", full_name(answer.competition))
 
 
 def _until_text(competition: Competition, now: float) -> str:
@@ -535,55 +575,21 @@ def mark_text(row: Standing) -> str:
     return "disqualified" if row.disqualified else ""
 
 
-def _rank_text(row: Standing, _now: float = 0.0) -> str:
-    return str(row.rank) if row.rank else "-"
-
-
 def team_text(row: Standing) -> str:
     """Return the team, marked if it is the reader's, a baseline, or disqualified: `lions (you)`."""
     marks = [*(["you"] if row.is_own else []), *filter(None, [mark_text(row)])]
     return f"{row.team} ({', '.join(marks)})" if marks else row.team
 
 
-def change_text(row: Standing) -> str:
-    """Return how its rank changed: `+2` is two places up; `new`; "" if it did not."""
-    if not row.rank:
-        return ""
-    if not row.rank_before:
-        return "new"
-    up = row.rank_before - row.rank
-    return f"{up:+d}" if up else ""
+def _is_min(row: Standing) -> bool:
+    """Whether a lower score is better, as the first and the last of the best scores so far show."""
+    return len(row.trend) > 1 and row.trend[-1] < row.trend[0]
 
 
-def _change_colour(row: Standing) -> str:
-    change = change_text(row)
-    return "green" if change.startswith("+") else "red" if change.startswith("-") else ""
-
-
-def _trend(row: Standing) -> str:
-    """Draw the best scores so far; the first and last ones tell whether less is better."""
-    is_min = len(row.trend) > 1 and row.trend[-1] < row.trend[0]
-    return trend_text(row.trend, is_min=is_min)
-
-
-def gpu_time_text(seconds: float) -> str:
-    """Return GPU time: `1h30m`; "-" without any."""
-    if not seconds:
-        return "-"
-    return duration_text(seconds) if seconds >= 1 else "<1s"
-
-
+_SCORE: Column[Standing] = score_column()
 STANDING_COLUMNS: tuple[Column[Standing], ...] = (
-    Column(key="rank", title="Rank", cell=_rank_text),
-    Column(
-        key="rank_before",
-        title="±",
-        cell=lambda s, _: change_text(s),
-        colour=_change_colour,
-        is_wide=True,
-        is_worth=lambda s: bool(change_text(s)),
-        is_optional=True,
-    ),
+    rank_column(),
+    change_column(),
     Column(
         key="team",
         title="Team",
@@ -598,29 +604,8 @@ STANDING_COLUMNS: tuple[Column[Standing], ...] = (
         shrinks_to=10,
         is_optional=True,
     ),
-    Column(
-        key="score",
-        title="Score",
-        cell=lambda s, _: exact_number_text(s.score) if s.HasField("score") else "-",
-        shrinks_to=_SCORE_CELLS,
-        least=_SCORE_CELLS,
-        within=lambda s, _, cells: number_within(s.score, cells) if s.HasField("score") else "",
-        stays=True,
-    ),
-    Column(
-        key="private_score",
-        title="Private",
-        cell=lambda s, _: (
-            exact_number_text(s.private_score) if s.HasField("private_score") else "-"
-        ),
-        is_wide=True,
-        is_worth=lambda s: s.HasField("private_score"),
-        shrinks_to=_SCORE_CELLS,
-        least=_SCORE_CELLS,
-        within=lambda s, _, cells: (
-            number_within(s.private_score, cells) if s.HasField("private_score") else ""
-        ),
-    ),
+    _SCORE._replace(stays=True),
+    private_score_column(),
     Column(
         key="public_rank",
         title="Public rank",
@@ -638,27 +623,8 @@ STANDING_COLUMNS: tuple[Column[Standing], ...] = (
         is_optional=True,
     ),
     Column(key="submissions", title="Submissions", cell=lambda s, _: f"{s.submissions:,}"),
-    Column(
-        key="submitted_at",
-        title="Submitted",
-        cell=lambda s, now: (
-            ago(now - seconds_of(s.submitted_at)) if s.HasField("submitted_at") else "-"
-        ),
-        shrinks_to=7,
-        within=lambda s, now, cells: (
-            ago_within(now - seconds_of(s.submitted_at), cells)
-            if s.HasField("submitted_at")
-            else ""
-        ),
-        is_optional=True,
-    ),
-    Column(
-        key="gpu_seconds",
-        title="GPU time",
-        cell=lambda s, _: gpu_time_text(s.gpu_seconds),
-        tells=lambda s: s.gpu_seconds > 0,
-        is_optional=True,
-    ),
+    submitted_column(),
+    gpu_time_column(),
     Column(
         key="rerun",
         title="Re-run",
@@ -676,14 +642,7 @@ STANDING_COLUMNS: tuple[Column[Standing], ...] = (
         shrinks_to=12,
         is_optional=True,
     ),
-    Column(
-        key="trend",
-        title="Trend",
-        cell=lambda s, _: _trend(s) or "-",
-        is_wide=True,
-        tells=lambda s: len(s.trend) > 1,
-        is_optional=True,
-    ),
+    trend_column(_is_min),
 )
 
 

@@ -43,7 +43,7 @@ LETTERS = chr(BLANK) + "┤━┊"
 """Characters that a terminal needs to show a chart."""
 CHANGED = "┊"
 """Marks the column of a step with a change of the running program."""
-MARK = "×"  # noqa: RUF001 - told from a letter x
+MARK = "×"  # noqa: RUF001 - unlike a letter x
 """Marks a column with a non-finite value, below it."""
 
 

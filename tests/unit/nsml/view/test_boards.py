@@ -126,21 +126,6 @@ def test_any_score_is_read_back_from_its_text(score: float) -> None:
     assert float(view.score_text(score)) == score
 
 
-@pytest.mark.parametrize(
-    ("rank", "before", "text"),
-    [(1, 3, "+2"), (3, 1, "-2"), (2, 2, ""), (4, 0, "new"), (0, 3, ""), (0, 0, "")],
-)
-def test_changes_of_ranks(rank: int, before: int, text: str) -> None:
-    assert view.change_text(pb.BoardEntry(rank=rank, rank_before=before)) == text
-
-
-def test_a_trend_rises_when_scores_get_better() -> None:
-    assert view.trend_text([0.1, 0.5, 0.9], is_min=False) == "▁▅█"
-    assert view.trend_text([0.9, 0.5, 0.1], is_min=True) == "▁▅█"
-    assert view.trend_text([0.5, 0.5], is_min=True) == "▁▁"
-    assert view.trend_text([0.5], is_min=True) == ""
-
-
 def table(entries: list[pb.BoardEntry], room: int | None = None) -> list[str]:
     board = pb.Board(kind=pb.BOARD_KIND_DATASET, owner="lee", name="digits")
     columns = pick(view.columns_for(board), items=entries)
@@ -193,11 +178,6 @@ def test_a_narrow_terminal_still_shows_ranks_and_scores(room: int) -> None:
     assert all(len(line) <= room for line in lines)
     assert any("0.98765432109" in line for line in lines) or room < 40
     assert any("0.98" in line for line in lines)
-
-
-@pytest.mark.parametrize(("seconds", "text"), [(0, "-"), (0.2, "<1s"), (5400, "1h30m")])
-def test_gpu_time(seconds: float, text: str) -> None:
-    assert view.gpu_time_text(pb.BoardEntry(gpu_seconds=seconds)) == text
 
 
 def test_hostile_text_is_escaped_in_a_table() -> None:

@@ -57,9 +57,17 @@ def words(html):
     ],
 )  # fmt: skip
 def test_where_it_is_and_what_to_do(found, has, has_not):
-    told = words(page(found))
-    assert [one for one in has if one not in told] == []
-    assert [one for one in has_not if one in told] == []
+    shown = words(page(found))
+    assert [one for one in has if one not in shown] == []
+    assert [one for one in has_not if one in shown] == []
+
+
+def test_a_phase_that_was_not_held_is_no_final_one():
+    found = competition(CLOSED, starts=-30 * DAY, is_not_held=True)
+    assert "No phase was held." in words(page(found))
+    shown = words(page(found, []))
+    assert "first: not held" in shown
+    assert "final" not in shown
 
 
 def test_a_closed_competition_has_the_same_page_later():

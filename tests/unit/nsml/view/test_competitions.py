@@ -35,6 +35,7 @@ def competition(state=OPEN, phase="", starts=0, **fields):
         (competition(starts=-30 * DAY), "open: all phases are over", ["evaluating", "evaluating"]),
         (competition(CLOSED, starts=-11 * DAY, is_final=True), "closed", ["final", "final"]),
         (competition(CLOSED, starts=-DAY), "closed", ["evaluating", "not held"]),
+        (competition(CLOSED, starts=-30 * DAY, is_not_held=True), "closed", ["not held", "not held"]),
     ],
 )  # fmt: skip
 def test_where_it_is(found, said, phases):
@@ -87,20 +88,6 @@ def test_a_hostile_team_is_quoted_for_the_shell():
     assert view.next_commands(given, NOW)[0][0].endswith("--team 'a; rm -rf ~'")
 
 
-@pytest.mark.parametrize(
-    ("row", "change"),
-    [
-        (pb.Standing(rank=1, rank_before=3), "+2"),
-        (pb.Standing(rank=3, rank_before=1), "-2"),
-        (pb.Standing(rank=3), "new"),
-        (pb.Standing(rank=3, rank_before=3), ""),
-        (pb.Standing(rank_before=3), ""),
-    ],
-)
-def test_changes_of_ranks(row, change):
-    assert view.change_text(row) == change
-
-
 def test_a_trend_rises_as_scores_get_better_also_if_less_is_better():
     trend = next(one for one in view.STANDING_COLUMNS if one.key == "trend").cell
     assert trend(pb.Standing(trend=[0.1, 0.9]), 0) == trend(pb.Standing(trend=[0.9, 0.1]), 0)
@@ -120,6 +107,38 @@ def test_the_winners_are_those_of_the_last_final_phase():
     found.settings.phases[0].is_final = True
     assert view.last_final(found) == "first"
     assert view.last_final(pb.Competition()) == ""
+
+
+def test_a_phase_that_was_not_held_has_no_standings():
+    found = competition(CLOSED, starts=-30 * DAY)
+    found.settings.phases[1].is_not_held = True
+    assert [one.name for one in view.begun_phases(found, NOW)] == ["first"]
+    assert view.last_final(found) == "first"
+    assert (
+        view.headline(found, "first", is_final=True) == "lee/cup, first: 0 teams, final standings"
+    )
+    assert view.headline(found, "second", is_final=False) == "lee/cup, second: 0 teams, not held"
+    assert view.phase_record(found, found.settings.phases[1])["is_held"] is False
+    found.settings.phases[0].is_not_held = True
+    assert not view.has_begun(found, NOW)
+    acts = view.next_commands(answer(found, may_change=True), NOW)
+    assert [act.split()[2] for act, _ in acts] == ["export"]
+    assert view.next_commands(answer(found), NOW) == []
+
+
+@pytest.mark.parametrize(
+    ("visibility", "state", "text"),
+    [
+        (3, OPEN, "https://nsml/competitions/lee/cup"),
+        (3, DRAFT, "nsml competition page lee/cup"),
+        (1, OPEN, "nsml competition page lee/cup"),
+    ],
+)
+def test_a_page_that_needs_a_sign_in_has_the_command_for_it(visibility, state, text):
+    found = answer(competition(state), page="https://nsml/competitions/lee/cup")
+    found.competition.settings.visibility = visibility
+    [line] = [one for one in view.competition_lines(found, NOW) if one.startswith("  page ")]
+    assert line.split(maxsplit=1)[1] == text
 
 
 def test_states_of_a_newer_platform_have_words():
