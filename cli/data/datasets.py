@@ -26,6 +26,7 @@ from cli.data.dataset_parts import (
 from cli.data.dataset_removal import rm
 from cli.data.dataset_versions import diff, search, versions
 from cli.data.in_place import add, copy_in_place
+from cli.data.leaderboards import EVALUATION, LOADER, say_next_step
 from cli.exits import CommandError, ExitCode
 from cli.fetching import fetched, fetching_to, pull_options, tell_files
 from cli.group import Group, command, not_there_yet, pass_app
@@ -150,10 +151,10 @@ def push(
         listed = _with_evaluation(app, listed, path, evaluation)
     files = [file.path for file in listed.files]
     check_parts(parts, files)
-    if leaderboard or evaluation is not None:
-        hidden = dict.fromkeys(_test_folders(name, files), "hide")
-        del request.parts[:]
-        request.parts.extend(part_messages({**hidden, **parts}))
+    has_board = leaderboard or evaluation is not None
+    hidden = dict.fromkeys(_test_folders(name, files) if has_board else (), "hide")
+    del request.parts[:]
+    request.parts.extend(part_messages({**hidden, **parts}))
     if verbose:
         for file in listed.files:
             app.say(f"{size_text(file.size):>10}  {visible(file.path)}")
@@ -194,6 +195,8 @@ def push(
     for line in part_lines(made):
         app.say(f"          {visible(line)}")
     write_one(app, {**record(made), "created": answer.created}, [text])
+    if has_board:
+        say_next_step(app, made.name, listed)
 
 
 def _plain_folder(path: Path, listed: FolderFiles) -> str:
@@ -250,19 +253,19 @@ def _with_evaluation(app: App, listed: FolderFiles, path: Path, evaluation: str)
             why=f"it is looked for here and in {path}",
             advice="-e FILE    with its path",
         )
-    there = path / _EVALUATION
-    if any(one.path == _EVALUATION for one in listed.files):
+    there = path / EVALUATION
+    if any(one.path == EVALUATION for one in listed.files):
         if there.exists() and there.samefile(file):
             return listed
         raise CommandError(
-            f"two files would be {_EVALUATION} at the top of the dataset: {file} and {there}",
+            f"two files would be {EVALUATION} at the top of the dataset: {file} and {there}",
             code=ExitCode.USAGE,
-            advice=f"-e {_EVALUATION}    for the one in the folder",
+            advice=f"-e {EVALUATION}    for the one in the folder",
         )
     from nsml.content.listing import with_file
 
     return with_file(
-        listed, list_files(app, file, ignore=None, max_bytes=listed.max_bytes), _EVALUATION
+        listed, list_files(app, file, ignore=None, max_bytes=listed.max_bytes), EVALUATION
     )
 
 
@@ -283,8 +286,7 @@ def _test_folders(name: str, files: list[str]) -> list[str]:
 
 _NAMED: Final = 5
 """Paths named in an error."""
-_EVALUATION: Final = "evaluation.py"
-_OF_NSML: Final = frozenset({"train", "test", "test_submit", "data_loader.py", _EVALUATION})
+_OF_NSML: Final = frozenset({"train", "test", "test_submit", LOADER, EVALUATION})
 """Top-level names of a dataset in NSML's layout."""
 
 

@@ -300,6 +300,40 @@ def test_nsmls_leaderboard_form_hides_the_test_folders(nsml, scored, state, word
     assert ("  1.4 kB  test/test_data" in done.stderr) == ("-v" in words)
 
 
+@pytest.mark.parametrize(
+    ("loader", "note"),
+    [
+        (None, "there is no data_loader.py at the top: submissions fail without test_data_loader or feed_infer"),
+        ("def load(path): ...", "data_loader.py defines neither test_data_loader nor feed_infer: submissions will fail"),
+        ("def test_data_loader(", "data_loader.py is not valid Python, submissions will fail: "),
+        ("def test_data_loader(path): ...", ""),
+        ("from rows import feed as feed_infer", ""),
+        ("if True:\n    feed_infer = print", ""),
+        ("from rows import *", ""),
+    ],
+)  # fmt: skip
+def test_a_board_without_a_usable_loader_is_noted(nsml, scored, state, loader, note):
+    if loader is not None:
+        (scored / "data_loader.py").write_text(loader)
+    words = ["dataset", "push", "-l", "kin", str(scored)]
+    said = nsml(*words).stderr
+    assert state.datasets, "it is pushed all the same"
+    if note:
+        assert f"note: {note}" in said
+        assert said.endswith(f"  then: nsml {' '.join(words)}\n")
+    else:
+        assert "note: " not in said
+        assert "  next: nsml board info kin    shows its board" in said
+        assert "nsml board set kin --limit 5/1d" in said
+
+
+def test_a_board_without_an_evaluation_is_noted(nsml, scored):
+    (scored / "evaluation.py").unlink()
+    said = nsml("dataset", "push", "-l", "kin", str(scored)).stderr
+    assert "note: there is no evaluation.py at the top: nothing can be submitted (-e FILE" in said
+    assert "board" not in nsml("dataset", "push", "other", str(scored)).stderr
+
+
 def test_a_plain_folder_is_put_where_programs_of_nsml_look(nsml, scored, state):
     nsml("dataset", "push", "kin", str(scored / "train"), "--under", "train/kin/")
     [entry] = decode(state.blobs[state.datasets[-1].digest]).entries
