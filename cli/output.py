@@ -132,8 +132,13 @@ def table_lines(app: App, items: Sequence[T], columns: Sequence[Column[T]]) -> S
     return rendered(app, items, columns).lines
 
 
-def rendered(app: App, items: Sequence[T], columns: Sequence[Column[T]]) -> Rendered:
-    """Render a table, following the flags; also reports columns that do not fit the terminal."""
+def rendered(
+    app: App, items: Sequence[T], columns: Sequence[Column[T]], *, fits: bool = True
+) -> Rendered:
+    """Render a table, following the flags; also reports columns that do not fit the terminal.
+
+    `fits`: False: a line for each row and all columns, however narrow the terminal is.
+    """
     try:
         chosen = pick(columns, app.flags.fields, wide=app.format is Format.WIDE, items=items)
     except KeyError as error:
@@ -142,7 +147,7 @@ def rendered(app: App, items: Sequence[T], columns: Sequence[Column[T]]) -> Rend
         chosen,
         items,
         now=app.clock.time(),
-        room=app.room,
+        room=app.room if fits else None,
         is_whole=app.format is Format.WIDE,
         header=app.flags.has_header,
         paint=app.painter,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from contextlib import aclosing, asynccontextmanager
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeAlias
 
 from cli.app import Format
 from cli.exits import CommandError, ExitCode
@@ -20,6 +20,10 @@ if TYPE_CHECKING:
     from nsml.common.clock import Clock
     from nsml.common.concurrency import TaskGroup
     from nsml.v1.boards_pb2 import Submission
+    from nsml.v1.competitions_pb2 import ListStandingsResponse, Standing
+
+    Place: TypeAlias = tuple[ListStandingsResponse, Standing]
+    """Standings, and a team's row of these."""
 
 _REDRAW_S = 1.0
 _LONGEST = 1000
@@ -45,11 +49,27 @@ def follow(app: App, submission: Submission, *, shows_output: bool = False) -> i
         return ExitCode.INTERRUPTED
     finally:
         line.close()
-    return write_result(app, over)
+    return write_result(app, over, _place(app, over))
 
 
-def write_result(app: App, over: Submission) -> int:
-    """Write the score and rank of a submission that is over, and return the exit code.
+def _place(app: App, over: Submission) -> Place | None:
+    """Return where a scored submission's team is in its competition; None: it is in none, or has no rank."""
+    from nsml.client.competitions import own_standing
+    from nsml.client.errors import ClientError
+
+    if not over.competition or not over.HasField("score") or over.is_test:
+        return None
+    try:
+        found = app.call(lambda client: own_standing(client, over.competition))
+    except ClientError:  # the score is there all the same
+        return None
+    return found if found is not None and found[1].rank else None
+
+
+def write_result(app: App, over: Submission, place: Place | None = None) -> int:
+    """Write the score of a submission that is over and its rank, and return the exit code.
+
+    `place`: of its team in its competition, which is the rank then.
 
     Raises:
         CommandError: it failed, with the cause and what to do; programs get the record before.
@@ -61,15 +81,22 @@ def write_result(app: App, over: Submission) -> int:
     lines = []
     if over.HasField("score"):
         lines.append(f"Score: {view.score_text(over.score)}")
-    if over.rank:
-        lines.append(f"Rank: {over.rank}")
+    if place is not None:
+        table, own = place
+        lines.append(f"Rank: {own.rank} (team {own.team} in {over.competition}, {table.phase})")
+    elif over.rank:
+        of = f" (this submission, on the board of {over.dataset})" if over.competition else ""
+        lines.append(f"Rank: {over.rank}{of}")
     if lines and app.is_nsml_style:
         lines.append("Done")
     if lines or not app.is_for_people:
         is_name = app.format is Format.NAME
         if not (has_failed and is_name):
-            write_one(app, view.submission_record(over), lines, name="id")
+            record = view.submission_record(over, team_rank=place[1].rank if place else None)
+            write_one(app, record, map(visible, lines), name="id")
             app.stdout.flush()
+    if note := view.keeps_best_text(over):
+        app.say(f"note: {note}")
     if has_failed:
         raise _failure(over)
     if not lines:

@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING
 
 import click
 
-from cli.app import App, Format
+from cli.app import App
 from cli.arguments import BOARD, SUBMISSION, WholeRange
-from cli.exits import CommandError, ExitCode
+from cli.exits import ExitCode
 from cli.group import Group, command, pass_app
-from cli.live_table import Redrawn
-from cli.output import table_lines, write_line, write_list, write_one
+from cli.output import write_list, write_one
+from cli.watched_table import WatchedTable, check_line_format
 from nsml.common.text import visible
 
 if TYPE_CHECKING:
@@ -80,49 +80,27 @@ def ls(app: App, *, board: str, last: int, watch: bool) -> None:
 def _watch(app: App, *, fetch: Fetch) -> None:
     """Show the list and its changes until interrupted."""
     from nsml.client.streams import look_again
+    from nsml.common.concurrency import beside_each_other
     from nsml.view import boards as view
 
     check_line_format(app, "nsml submission ls -w -o jsonl")
-    screen = Redrawn(app)
-    known: dict[str, Submission] = {}
+    watched = WatchedTable(
+        app,
+        key=lambda one: one.id,
+        record=view.submission_record,
+        none="no submissions yet: nsml submit SESSION",
+    )
 
     async def watch(client: Client) -> None:
         looking = look_again(
-            client, partial(fetch, client), every_s=_LOOKS_EVERY_S, on_link=screen.link
+            client, partial(fetch, client), every_s=_LOOKS_EVERY_S, on_link=watched.link
         )
-        async with aclosing(looking):
+        async with beside_each_other() as group, aclosing(looking):
+            group.create_task(watched.keep_true(client.clock))
             async for found in looking:
-                if screen.draws:
-                    screen.show(table_lines(app, found, view.SUBMISSION_COLUMNS))
-                    continue
-                for one in found:
-                    if known.get(one.id) != one:
-                        known[one.id] = one
-                        _write_change(app, one)
-                app.stdout.flush()
+                watched.take(found, view.SUBMISSION_COLUMNS)
 
     app.call(watch)
-
-
-def _write_change(app: App, one: Submission) -> None:
-    from nsml.view import boards as view
-
-    if not app.is_for_people:
-        write_line(app, view.submission_record(one))
-        return
-    for line in table_lines(app, [one], view.SUBMISSION_COLUMNS):
-        app.write(line)
-    app.flags.has_header = False
-
-
-def check_line_format(app: App, advice: str) -> None:
-    """Raise CommandError (USAGE) for a format that cannot be written line by line."""
-    if app.format not in {Format.TABLE, Format.WIDE, Format.JSONL}:
-        raise CommandError(
-            f"it writes line by line, not as {app.format.value}",
-            code=ExitCode.USAGE,
-            advice=advice,
-        )
 
 
 @command(
@@ -141,7 +119,8 @@ def check_line_format(app: App, advice: str) -> None:
 def info(app: App, *, submission_id: str, watch: bool) -> int:
     """Show one submission: its steps, score, or failure.
 
-    Steps that wait say for what; a failure names its cause, and what to do.
+    Steps that wait say for what; a failure names its cause, and what to do. The beginning of ID is enough, if no other one
+    begins so.
     """
     from cli.boards.following import follow
     from nsml.view import boards as view

@@ -64,7 +64,7 @@ def submit(
 
     The program starts with its arguments and --mode test --pause 1, loads the checkpoint, and
     predicts on the hidden test inputs in a session without a network. Then the dataset's evaluation
-    scores the prediction. The result is the score and the rank. Ctrl-C leaves it running.
+    scores the prediction. The result is the score and the rank, in a competition that of your team. Ctrl-C leaves it running.
 
     A failure names its cause. Nobody reads the output of a submission: -t shows that of a dry run,
     on the dataset's small open split, or ten rows. A board may limit how often you submit; nsml board info

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from nsml.client.calls import Client
-    from nsml.v1.competitions_pb2 import GetCompetitionResponse, Standing
+    from nsml.v1.competitions_pb2 import Competition, GetCompetitionResponse, Standing
 
 
 @click.group("competition", cls=Group)
@@ -126,7 +126,7 @@ def open_(app: App, *, name: str) -> None:
     """
     found = app.call(lambda client: client.competitions.open(name))
     write_competition(app, found)
-    _next(app, "announce", found.name, "TEXT", what="tells all participants")
+    _next(app, "announce", found.name, "TEXT", what="informs all participants")
     if found.settings.by_invitation:
         _next(app, "invite", found.name, "USER", "--into-competition", what="lets a user join")
 
@@ -146,9 +146,9 @@ def close(app: App, *, name: str, phase: str) -> None:
     """End your competition, or a phase. Asks first.
 
     No more submissions. Once those before are evaluated, standings are final, by private scores.
-    It cannot be opened again.
+    Phases that have not begun do not take place. It cannot be opened again.
     """
-    from nsml.view.competitions import full_name
+    from nsml.view.competitions import full_name, has_begun
 
     found = app.call(lambda client: client.competitions.get(name)).competition
     full = full_name(found)
@@ -158,11 +158,23 @@ def close(app: App, *, name: str, phase: str) -> None:
         "competition close",
         [what],
         noun="" if phase else "competition",
-        last=f"({counted(found.team_count, 'team')}): it takes no more submissions, for good",
+        last=_loss(found, phase, app.clock.time()),
     ):
-        app.call(lambda client: client.competitions.close(full, phase))
+        closed = app.call(lambda client: client.competitions.close(full, phase))
         app.say(visible(f"closed {what}"))
-        _next(app, "standings", full, what="final once all submissions are evaluated")
+        if has_begun(closed, app.clock.time()):
+            _next(app, "standings", full, what="final once all submissions are evaluated")
+
+
+def _loss(found: Competition, phase: str, now: float) -> str:
+    """Return what closing a competition or a phase of it means."""
+    from nsml.view.competitions import begun_phases
+
+    begun = {one.name for one in begun_phases(found, now)}
+    ahead = [one.name for one in found.settings.phases if one.name not in begun and not phase]
+    not_held = f"; not held: {', '.join(ahead)}" if ahead else ""
+    teams = counted(found.team_count, "team")
+    return f"({teams}): it takes no more submissions, for good{not_held}"
 
 
 @command(
@@ -246,17 +258,14 @@ async def _own_standing(
     client: Client, answer: GetCompetitionResponse, now: float
 ) -> Standing | None:
     """Return the caller's row of the standings; None: no team, or no standings yet."""
-    from nsml.client.errors import NotFound, StateConflict
+    from nsml.client.competitions import own_standing
     from nsml.view import competitions as view
 
     found = answer.competition
     if not answer.HasField("team") or not view.has_begun(found, now):
         return None
-    try:
-        table = await client.competitions.standings(view.full_name(found))
-    except (NotFound, StateConflict):  # removed or changed meanwhile
-        return None
-    return view.own_row(table.standings)
+    own = await own_standing(client, view.full_name(found))
+    return own[1] if own is not None else None
 
 
 def _write_statistics(app: App, answer: GetCompetitionResponse) -> None:
@@ -301,6 +310,24 @@ def _statistics_lines(app: App, answer: GetCompetitionResponse) -> list[str]:
         ]
     finally:
         app.flags.fields = fields
+
+
+@command(
+    "page",
+    reads=True,
+    examples=["nsml competition page digits-cup", "nsml competition page lee/digits-cup -j"],
+)
+@name_argument()
+@pass_app
+def page(app: App, *, name: str) -> None:
+    """Print an address of its page in a browser.
+
+    The address works for one visit within a minute and signs you in: the browser then gets a cookie for that page, for an hour.
+    Public competitions need none: nsml competition show NAME prints their address.
+    """
+    url = app.call(lambda client: client.competitions.open_page(name))
+    write_one(app, {"url": url}, [url], name="url")
+    app.say("  open it within a minute")
 
 
 @command(
@@ -367,10 +394,10 @@ def announce(app: App, *, name: str, text: str) -> None:
 
     They see it in nsml competition show. TEXT - reads stdin.
     """
-    said = app.stdin.read() if text == "-" else text
-    if not said.strip():
+    message = app.stdin.read() if text == "-" else text
+    if not message.strip():
         raise CommandError("there is no text to announce", code=ExitCode.USAGE)
-    app.call(lambda client: client.competitions.announce(name, said.strip()))
+    app.call(lambda client: client.competitions.announce(name, message.strip()))
     app.say("announced")
 
 
@@ -413,7 +440,7 @@ def rerun(app: App, *, name: str, phase: str, teams: int) -> None:
 
 
 for _command in (
-    *(ls, show, phases, standings, join, leave, teams, invite, merge, pick),
+    *(ls, show, page, phases, standings, join, leave, teams, invite, merge, pick),
     *(template, create, update, open_, announce, baseline, close, rerun, export, verify, rm),
 ):
     competition.add_command(_command)

@@ -264,7 +264,7 @@ class _Table:
         self._known.append(key)
         empty = None if default is _REQUIRED else default
         if key not in self._values:
-            # A misspelt key is told as one, not also as a missing one.
+            # A misspelt key is reported as one, not also as a missing one.
             if default is _REQUIRED and not self._misspelt(key):
                 self._problems.add(self._named(key), "is missing", f"add {key} = {_EXAMPLES[key]}")
             return empty

@@ -68,7 +68,7 @@ def _list(app: App, name: str) -> None:
     answer = app.call(lambda client: client.competitions.get(name))
     own = [answer.team] if answer.HasField("team") else []
     found = [*answer.teams]
-    # Only its members are told of invitations and requests.
+    # Invitations and requests are in the caller's own team alone.
     found = [answer.team if own and one.name == answer.team.name else one for one in found] or own
     write_list(
         app,

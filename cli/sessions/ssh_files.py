@@ -64,7 +64,7 @@ def options(app: App, host: str) -> list[tuple[str, str]]:
 def _quoted(text: str) -> str:
     if _UNSAFE.search(text):
         raise CommandError(
-            f"ssh cannot be told of the file {text!r}",
+            f"the file {text!r} cannot be named to ssh",
             advice="set NSML_CONFIG_DIR to a folder with a simpler name",
         )
     return f'"{text}"'

@@ -16,11 +16,13 @@ from hypothesis import strategies as st
 from cli.app import App
 from cli.boards import following
 from cli.boards.exporting import csv_text
-from cli.boards.watching import RankChanges, Watched
+from cli.boards.watching import RankChanges
 from cli.completion import names
 from cli.main import run
+from cli.watched_table import WatchedTable
 from nsml.v1 import boards_pb2 as pb
 from nsml.v1 import checkpoints_pb2, resources_pb2, sessions_pb2
+from nsml.view import boards as view
 from tests.unit.cli.conftest import FixedClock, Stream
 from tests.unit.nsml.client.contract_server import EPOCH
 
@@ -62,7 +64,7 @@ def failed(cause, **fields):
 # submit
 
 
-def test_the_score_is_the_result_and_each_step_is_told(nsml, state, session):
+def test_the_score_is_the_result_and_each_step_is_printed(nsml, state, session):
     state.submission_course = list(SCORED)
     result = nsml("submit", "digits/3", "best")
     assert result.stdout == "Score: 0.98765432109\nRank: 3\n"
@@ -73,6 +75,40 @@ def test_the_score_is_the_result_and_each_step_is_told(nsml, state, session):
         "predicting",
         "evaluating",
     ]
+
+
+def test_in_a_competition_the_rank_is_that_of_the_team(nsml, state, session):
+    state.add_competition("lee/cup").team.name = "lions"
+    scored = pb.Submission()
+    scored.CopyFrom(SCORED[-1])
+    scored.competition = "lee/cup"
+    state.submission_course = [scored]
+    of_board = "Rank: 3 (this submission, on the board of lee/digits)\n"
+    assert nsml("submit", "digits/3").stdout.endswith(of_board), "there are no standings"
+    state.add_standing("lee/cup", "tigers", 0.99)
+    state.add_standing("lee/cup", "lions", 0.98, is_own=True)
+    state.submission_course = [scored]
+    result = nsml("submit", "digits/3")
+    assert result.stdout.splitlines()[1] == "Rank: 2 (team lions in lee/cup, qualifying)"
+    assert "rank         2 of " in nsml("competition", "show", "lee/cup").stdout
+    state.submission_course = [scored]
+    found = json.loads(nsml("submit", "digits/3", "-j").stdout)
+    assert (found["competition"], found["team_rank"], found["rank"]) == ("lee/cup", 2, 3)
+    state.fail_next["ListStandings"] = grpc.StatusCode.PERMISSION_DENIED
+    state.submission_course = [scored]
+    assert nsml("submit", "digits/3").stdout.endswith(of_board), "the score is there all the same"
+
+
+def test_a_submission_that_is_no_new_best_says_so(nsml, state, session):
+    state.submission_course = [
+        pb.Submission(state=pb.SUBMISSION_STATE_SCORED, score=0.91, rank=3, keeps_best=True)
+    ]
+    result = nsml("submit", "digits/3")
+    assert result.stdout == "Score: 0.91\nRank: 3\n"
+    assert result.stderr.splitlines()[-1] == "note: no new best: your best score remains 0.91"
+    assert "your best score remains 0.91" in nsml("submission", "info", "sub1").stdout
+    state.submission_course = list(SCORED)
+    assert "no new best" not in nsml("submit", "digits/3").stderr
 
 
 def test_a_terminal_has_one_line_that_changes(nsml, state, session):
@@ -152,7 +188,7 @@ def test_a_lost_answer_submits_once(nsml, state, session):
     assert len(state.submissions) == 1
 
 
-def test_who_got_no_answer_is_told_where_to_look(nsml, state, session):
+def test_who_got_no_answer_reads_where_to_look(nsml, state, session):
     result = nsml("submit", "digits/3", check=False, NSML_SERVER="127.0.0.1:1")
     assert result.code == 3
     assert "nsml submission ls" in result.stderr
@@ -490,32 +526,58 @@ def entry(number, rank, **fields):
 
 def test_ranks_that_changed_since_the_watch_began_are_marked():
     changes = RankChanges()
-    first, news = changes.take([entry(1, 1, rank_before=4), entry(2, 2)])
+    first = changes.marked([entry(1, 1, rank_before=4), entry(2, 2)])
     assert [one.rank_before for one in first] == [4, 0]
-    assert len(news) == 2
-    shown, news = changes.take([entry(2, 1), entry(1, 2, rank_before=4), entry(3, 3)])
+    shown = changes.marked([entry(2, 1), entry(1, 2, rank_before=4), entry(3, 3)])
     assert [one.rank_before for one in shown] == [2, 1, 0]
-    assert [one.submission_id for one in news] == ["s2", "s1", "s3"]
-    _, news = changes.take([entry(2, 1), entry(1, 2, rank_before=4), entry(3, 3)])
-    assert news == []
 
 
-def test_a_watched_board_is_redrawn_in_place(environ):
+def watched(environ, *, is_terminal=False, flags=None):
     app = App(
         environ={**environ, "NO_COLOR": "1"},
-        stdout=Stream(is_terminal=True),
-        stderr=Stream(is_terminal=True),
+        stdout=Stream(is_terminal=is_terminal),
+        stderr=Stream(is_terminal=is_terminal),
         stdin=Stream(),
         given_clock=FixedClock(),
     )
-    watched = Watched(app)
-    found = pb.Board(kind=pb.BOARD_KIND_DATASET, owner="lee", name="digits")
-    watched.take(found, [])
-    assert "no entries yet" in app.stdout.raw_bytes.decode()
-    watched.take(found, [entry(1, 1, score=0.5, is_own=True)])
-    text = app.stdout.raw_bytes.decode().rpartition("\x1b[J")[2]
+    app.flags = flags or app.flags
+    table = WatchedTable(
+        app, key=lambda one: one.submission_id, record=view.entry_record, none="no entries yet"
+    )
+    board = pb.Board(kind=pb.BOARD_KIND_DATASET, owner="lee", name="digits")
+
+    def take(*rows):
+        before = len(app.stdout.raw_bytes)
+        table.take(rows, view.columns_for(board), view.headline(board))
+        return app.stdout.raw_bytes[before:].decode()
+
+    return take
+
+
+def test_a_watched_board_is_redrawn_in_place(environ):
+    take = watched(environ, is_terminal=True)
+    assert "no entries yet" in take()
+    text = take(entry(1, 1, score=0.5, is_own=True)).rpartition("\x1b[J")[2]
     assert "kim (you)" in text
     assert "0.5" in text
+
+
+def test_without_a_terminal_only_what_looks_different_is_written(environ):
+    take = watched(environ)
+    first, second = entry(1, 1, score=0.5, rank_before=1), entry(2, 2, score=0.4, rank_before=2)
+    header, _rule, *rows = take(first, second).splitlines()
+    assert (header.split()[:2], len(rows)) == (["Rank", "Owner"], 2)
+    for hidden in ({"trend": [0.1, 0.5]}, {"rank_low": 1, "rank_high": 2}, {"standard_error": 0.1}):
+        again = entry(1, 1, score=0.5, rank_before=1, **hidden)
+        assert take(again, second) == "", hidden
+    aged = entry(1, 1, score=0.5, rank_before=1, gpu_seconds=70)
+    aged.submitted_at.seconds = EPOCH
+    assert take(aged, second) == "", "only time has passed"
+    [line] = take(aged, entry(2, 2, score=0.45, rank_before=2)).splitlines()
+    assert "0.45" in line
+    assert take(aged) == "", "one that left has no line"
+    [line] = take(aged, entry(2, 2, score=0.45, rank_before=2)).splitlines()
+    assert "0.45" in line
 
 
 def test_lines_of_changes_are_for_programs(environ, state, board):

@@ -98,6 +98,26 @@ def test_closing_a_phase_leaves_the_competition_open(nsml, own):
     assert nsml("competition", "close", "own", "-y", check=False).code == 6
 
 
+def test_closing_names_the_phases_that_are_not_held(nsml, own):
+    asked = nsml("competition", "close", "own", "--dry-run").stderr
+    assert "it takes no more submissions, for good; not held: final" in asked
+    for one in own.competition.settings.phases:
+        one.is_not_held = True
+    closed = nsml("competition", "close", "own", "-y").stderr
+    assert "closed kim/own" in closed
+    assert "standings" not in closed
+    assert "not held" in nsml("competition", "phases", "own").stdout
+    assert "not held" in nsml("competition", "standings", "own", "--phase", "final").stderr
+
+
+def test_a_page_has_an_address_that_signs_in(nsml, state, cup):
+    shown = nsml("competition", "page", "lee/cup")
+    assert shown.stdout == "https://nsml.example/competitions/lee/cup?ticket=T\n"
+    assert "within a minute" in shown.stderr
+    assert json.loads(nsml("competition", "page", "lee/cup", "-j").stdout)["url"].endswith("=T")
+    assert nsml("competition", "page", "lee/none", check=False).code == 5
+
+
 def test_an_open_one_is_not_removed(nsml, state, own):
     assert nsml("competition", "rm", "own", "-y", check=False).code == 6
     assert "kim/own" in state.competitions
@@ -371,6 +391,26 @@ def test_a_watch_for_people_writes_rows_that_look_different_in_columns(environ, 
     [late] = [one for one in rows if "late" in one]
     assert late.index("late") == header.index("Team")
     assert sum("tigers" in one for one in rows) == 1
+
+
+def test_a_watch_writes_the_titles_again_if_other_columns_are_shown(environ, state, cup):
+    state.add_standing("lee/cup", "tigers", 0.9, rank_before=1)
+    out = Until("late")
+    app = App(environ=environ, stdout=out, stderr=Stream(), stdin=Stream(), given_clock=RealClock())
+
+    def change():
+        with state.changed:
+            state.changed.wait_for(lambda: "WatchStandings" in state.calls, 60)
+        state.add_standing("lee/cup", "late", 0.1)
+
+    thread = threading.Thread(target=change)
+    thread.start()
+    assert run(["competition", "standings", "lee/cup", "-w"], app) == 130
+    thread.join()
+    lines = out.raw_bytes.decode().splitlines()
+    titles = [one.split()[:3] for one in lines if one.startswith("Rank")]
+    assert titles == [["Rank", "Team", "Members"], ["Rank", "±", "Team"]]
+    assert sum("tigers" in one for one in lines) == 1
 
 
 # Signed files

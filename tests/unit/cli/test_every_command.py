@@ -100,6 +100,7 @@ ARGUMENTS = {
     "competition ls": [],
     "competition show": ["cup"],
     "competition phases": ["cup"],
+    "competition page": ["cup"],
     "competition teams": ["cup"],
     "competition standings": ["cup"],
     "competition create": ["new", "../cup.toml"],
