@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import resource
+import secrets
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -79,6 +80,10 @@ _DEVICE_NODES = ("null", "zero", "full", "random", "urandom", "tty")
 _NVIDIA_NODES = ("nvidiactl", "nvidia-uvm", "nvidia-uvm-tools", "nvidia-modeset")
 _PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 _WITH_OWN_ROOT = frozenset({Isolation.NAMESPACE, Isolation.CONTAINER})
+FIRST_MARK = 0xA0000000
+MARKS = 0x40000000
+"""Ids of a group that a replica's programs alone have, drawn for each that neither a control group nor a pid namespace encloses:
+none of them can leave it, since that takes a right of root. No file has it; users and groups of machines have lower ids, owners of user namespaces higher ones."""
 _PASSED_ON = ("LANG", "LC_ALL", "TZ")
 
 
@@ -217,6 +222,11 @@ def shim_spec(
     cwd = spec.cwd
     if namespace is None and (cwd == APP or cwd.startswith(APP + "/")):
         cwd = layout.app + cwd.removeprefix(APP)
+    account, mark = account_of(spec), None
+    is_enclosed = machine.limits.groups is not None or (namespace is not None and machine.with_pid)
+    if account is not None and not is_enclosed:
+        mark = FIRST_MARK + secrets.randbelow(MARKS)
+        account["groups"].append(mark)
     return {
         **limits_of(spec, machine),
         "argv": list(spec.argv),
@@ -225,7 +235,8 @@ def shim_spec(
         "namespace": namespace,
         "own_network": network_files is not None,
         "no_network": spec.without_network,
-        "account": account_of(spec),
+        "account": account,
+        "mark": mark,
         "open_files": machine.open_files,
         **shim_limits(spec, machine.limits),
     }

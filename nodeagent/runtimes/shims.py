@@ -36,6 +36,7 @@ from nodeagent.runtimes.strays import (
     account_of,
     group_in,
     has_own_pids,
+    id_group_in,
     ticks_now,
     words_of,
 )
@@ -261,9 +262,9 @@ class ShimDriver(ABC):
 
     def _strays(self, replica_id: ReplicaId, folder: ReplicaFolder) -> Strays:
         now = ticks_now()  # first: later processes are counted below, or are younger
-        uid, group = account_of(folder), group_in(folder)
+        uid, group, id_group = account_of(folder), group_in(folder), id_group_in(folder)
         others = (self._folders.of(other) for other in self._folders.ids() if other != replica_id)
-        is_enclosed = self._is_enclosed(group) or has_own_pids(folder)
+        is_enclosed = id_group is not None or self._is_enclosed(group) or has_own_pids(folder)
         is_alone = not is_enclosed and not any(
             account_of(other) == uid and not other.exit.exists() for other in others
         )
@@ -273,6 +274,7 @@ class ShimDriver(ABC):
             uid=uid,
             began_before=now if uid is not None and is_alone else None,
             group=group,
+            id_group=id_group,
         )
 
     def _is_enclosed(self, group: Group | None) -> bool:

@@ -30,8 +30,9 @@ class Strays:
 
     They are in its control group, if it has one, or have the mark in their environment, or write to
     `output`, and run as `uid` if that is not the agent's own: others that copy the mark must not
-    delay the replica's end. Without an enclosure (a group, or a pid namespace of its own), if the user has no other
-    replica here, all processes of `uid` that began before `began_before` are included.
+    delay the replica's end. `id_group` is a group that its programs alone have. Replicas of earlier agents have none: then,
+    without an enclosure (a control group, or a pid namespace of its own), if the user has no other replica here, all
+    processes of `uid` that began before `began_before` are included.
     """
 
     mark: bytes
@@ -39,6 +40,7 @@ class Strays:
     uid: int | None
     began_before: int | None
     group: Group | None
+    id_group: int | None = None
 
     def kill(self) -> list[int]:
         """Kill them; return those found, including processes stuck in the kernel."""
@@ -62,8 +64,11 @@ class Strays:
     def _is_one(self, process: str) -> bool:
         if self.uid is None:
             return self._is_marked(process)
-        if _real_uid(process) != self.uid:
+        status = _read(process, "status")
+        if _numbers(status, "Uid")[:1] != [self.uid]:
             return False
+        if self.id_group is not None and self.id_group in _numbers(status, "Groups"):
+            return _began(process) < math.inf
         is_old = self.began_before is not None and _began(process) < self.began_before
         return is_old or self._is_marked(process)
 
@@ -93,10 +98,10 @@ def ticks_now() -> int:
     return int(time.clock_gettime(time.CLOCK_BOOTTIME) * os.sysconf("SC_CLK_TCK"))
 
 
-def _real_uid(process: str) -> int | None:
-    with contextlib.suppress(ValueError, IndexError):
-        return int(_read(process, "status").partition(b"\nUid:")[2].split()[0])
-    return None
+def _numbers(status: bytes, name: str) -> list[int]:
+    """Return the numbers of a line of /proc/PID/status; none if the process is gone."""
+    _, _, rest = status.partition(f"\n{name}:".encode())
+    return [int(word) for word in rest.partition(b"\n")[0].split()]
 
 
 def _began(process: str) -> float:
@@ -114,6 +119,15 @@ def group_in(folder: ReplicaFolder) -> Group | None:
         return group_of(json.loads(folder.spec.read_bytes()))
     except (OSError, ValueError, KeyError, TypeError):
         return None
+
+
+def id_group_in(folder: ReplicaFolder) -> int | None:
+    """Return the group that a replica's programs alone have; None: they have none."""
+    try:
+        mark = json.loads(folder.spec.read_bytes())["mark"]
+    except (OSError, ValueError, KeyError, TypeError):
+        return None
+    return mark if isinstance(mark, int) else None
 
 
 def has_own_pids(folder: ReplicaFolder) -> bool:
