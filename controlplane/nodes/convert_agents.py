@@ -496,12 +496,19 @@ def repair_message(order: RepairOrder) -> agents_pb2.ControlResponse:
 
 
 def _too_old_for(assignment: Assignment, abilities: Collection[Ability]) -> str:
-    """Name the feature that an old agent lacks to start a replica correctly; "" if none, or if it has begun."""
+    """Name the feature that an old agent lacks to start a replica correctly; "" if none.
+
+    What has begun goes on, except for a step of a submission: the agent may be older than the one that began it.
+    """
     held, session = assignment.held, assignment.session
-    phases = [one.phase for one in session.replicas if one.rank == held.rank]
-    if session.stop is not None or any(phase is not ReplicaPhase.PLACED for phase in phases):
-        return ""
     spec = session.spec
+    if session.stop is not None:
+        return ""
+    if spec.is_confined and Ability.SUBMISSION_STEPS not in abilities:
+        return "to keep a step of a submission apart"
+    phases = [one.phase for one in session.replicas if one.rank == held.rank]
+    if any(phase is not ReplicaPhase.PLACED for phase in phases):
+        return ""
     needed = (
         (
             Ability.INITIAL_CHECKPOINTS,

@@ -54,6 +54,7 @@ class Ability(enum.Enum):
     DOCKERFILES = "Dockerfiles of sessions"
     CONDA = "environments of conda packages"
     DOCKERFILE_BUILDS = "builds of Dockerfiles before a session needs them"
+    SUBMISSION_STEPS = "steps of submissions"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

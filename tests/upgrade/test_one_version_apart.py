@@ -24,6 +24,8 @@ from cli.local import processes
 from cli.local.ports import Held
 from controlplane.stored import etcd_codec
 from nsml._version import VERSION
+from tests.e2e.programs import write_program
+from tests.e2e.test_submissions import EVALUATION, LOADER
 from tests.integration.machine import Machine, machine, until
 from tests.integration.test_restored_copy import done, shown
 from tests.upgrade.plain_values import plain
@@ -39,6 +41,35 @@ while True:
     print("line", n, flush=True)
     n += 1
     time.sleep(0.2)
+"""
+
+SUBMITTED = """
+import argparse, pathlib
+import nsml
+
+parser = argparse.ArgumentParser()
+parser.add_argument("--mode", default="train")
+parser.add_argument("--pause", type=int, default=0)
+config = parser.parse_args()
+
+
+def save(folder):
+    pathlib.Path(folder, "weight").write_text("3")
+
+
+def load(folder):
+    global weight
+    weight = float(pathlib.Path(folder, "weight").read_text())
+
+
+def infer(data):
+    return [(1.0, weight * one) for one in data]
+
+
+nsml.bind(save=save, load=load, infer=infer)
+if config.pause:
+    nsml.paused(scope=locals())
+nsml.save("best")
 """
 
 
@@ -174,6 +205,47 @@ def test_a_platform_is_upgraded_under_its_sessions(
     assert "written by a newer version" in ended.stderr
     done(machine, "up")
     assert sessions(machine)["None/1"] == "SUCCEEDED"
+    done(machine, "down", "-y")
+
+
+@pytest.mark.long("a platform, its upgrade, and three sessions")
+def test_a_step_of_a_submission_starts_on_no_agent_of_the_version_before(
+    machine: Machine, old: dict[str, Any], tmp_path: Path, port: str
+) -> None:
+    """It would give the step a network, let users in, and send what it writes."""
+    done(machine, "up", "--embedded", "--simulate-gpus", "2", "--port", port, **old)
+    end(machine, "controlplane")
+    done(machine, "up")
+    until(lambda: shown(machine)["state"] == "READY")
+    data = tmp_path / "digits"
+    (data / "test").mkdir(parents=True)
+    (data / "test/test_data").write_text("1\n2\n")
+    (data / "test/test_label").write_text("3\n6\n")
+    (data / "data_loader.py").write_text(LOADER)
+    (tmp_path / "evaluation.py").write_text(EVALUATION)
+    done(
+        machine, "dataset", "push", "-l", "-e", str(tmp_path / "evaluation.py"), "digits", str(data)
+    )
+    code = write_program(tmp_path / "program", SUBMITTED)
+    run = ("run", "-g", "0", "-d", "digits", "--wait", "-o", "name")
+    trained = done(machine, *run, cwd=code).split()[0]
+    made = done(machine, "submit", "--no-wait", trained).split()[0]
+
+    def submission() -> dict[str, Any]:
+        return dict(json.loads(done(machine, "submission", "info", made, "-j")))
+
+    def waiting() -> str:
+        return str(submission()["steps"][0]["waiting"])
+
+    until(lambda: "without a network" in waiting())
+    every = json.loads(done(machine, "ps", "-a", "-j"))["items"]
+    assert [one["name"] for one in every] == [trained], "no session of the step is made"
+
+    end(machine, "agent")
+    done(machine, "up")
+    until(lambda: shown(machine)["agent_version"] == VERSION)
+    until(lambda: submission()["state"] in {"SCORED", "FAILED"})
+    assert (submission()["state"], submission()["score"]) == ("SCORED", 1.0)
     done(machine, "down", "-y")
 
 
