@@ -13,7 +13,7 @@ import structlog
 
 from controlplane.codec import codec
 from controlplane.domain.conditions import Condition
-from controlplane.domain.errors import AlreadyExists
+from controlplane.domain.errors import AlreadyExists, StateConflict
 from controlplane.store.cache import TableCache
 from controlplane.store.interface import (
     CommitUnknown,
@@ -119,6 +119,8 @@ class Members:
 
         Raises:
             AlreadyExists: another running process has our name.
+            StateConflict: one of another version entered before us, at our start or while our lease had ended: we would
+                drop each other's fields.
             StoreError: the store was replaced, or refuses us.
         """
         async with TaskGroup() as group:
@@ -164,6 +166,7 @@ class Members:
         there = await MEMBERS.get(self._store, name)
         if there is not None and there.value.instance != self.own.instance:
             return there.value
+        await self._check_version()
         # From our own folder: written before an outage, or by a process that is dead, since we have its lock.
         compare = MEMBERS.absent(name) if there is None else MEMBERS.unchanged(there)
         put = MEMBERS.put(name, self.own, lease=self._lease.id)
@@ -179,7 +182,21 @@ class Members:
         if not self._entered_at or there is None:
             self._log.info("member.entered")
         self._entered_at = result.revision
+        await self._check_version(before=result.revision)  # one may have entered together with us
         return None
+
+    async def _check_version(self, *, before: int | None = None) -> None:
+        """Raise StateConflict if one of another version is there, which entered before this revision."""
+        for one in (await MEMBERS.list(self._store)).items:
+            is_before = before is None or one.create_revision < before
+            if is_before and one.value.version != self.own.version and not self._is_ours(one):
+                await self.leave()
+                raise _other_version(self.own, one.value)
+
+    def _is_ours(self, record: Stored[Member]) -> bool:
+        """Whether a record is of this process, or of a dead one, since we have the lock of its folder."""
+        instance = record.value.instance
+        return record.key == self.own.name or bool(instance and instance == self.own.instance)
 
     async def _former(self) -> tuple[Stored[Member], ...]:
         """Return records of our folder's processes under other names: they are dead, since we have its lock.
@@ -215,6 +232,14 @@ class Members:
         """Whether our record exists, as far as the cache knows."""
         has_seen_it = self._cache.revision >= self._entered_at
         return not has_seen_it or self._cache.get(MEMBERS, self.own.name) is not None
+
+
+def _other_version(own: Member, other: Member) -> StateConflict:
+    return StateConflict(
+        f"{other.name} runs nsml {other.version} on this store, this is {own.version}",
+        why="all control planes of a platform are of one version",
+        attempt="stop every one of them, then start the new ones (docs/upgrade.md)",
+    )
 
 
 def _taken(holder: Member) -> AlreadyExists:

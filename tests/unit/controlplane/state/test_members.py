@@ -3,12 +3,13 @@
 import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
 from controlplane.domain.conditions import ConditionName
-from controlplane.domain.errors import AlreadyExists
+from controlplane.domain.errors import AlreadyExists, StateConflict
 from controlplane.state.conditions import Conditions, found_elsewhere, own_findings
 from controlplane.state.members import MEMBERS, Member, Members
 from controlplane.store.embedded import EmbeddedStore
@@ -150,6 +151,53 @@ async def test_another_process_of_the_same_name_is_refused() -> None:
                 await second.run()
             await knows(first, "one")
             assert first.everyone()[0].instance == "x"
+
+
+async def test_one_that_was_away_while_another_version_started_does_not_come_back() -> None:
+    """Its lease had ended, as after a long pause: the other one found nobody, and was right to start."""
+    async with a_store() as store:
+        old = of(store, "old")
+        async with running(old) as work:
+            await knows(old, "old")
+            item = await store.get(MEMBERS.path("old"))
+            assert item is not None
+            assert item.lease is not None
+            new = replace(a_member("new"), version="2")
+            drop = MEMBERS.delete("old")
+            await store.commit(Transaction(success=(drop, MEMBERS.put("new", new))))
+            with pytest.RaisesGroup(pytest.RaisesExc(StateConflict, match="new runs nsml 2")):
+                await work
+        assert [one.key for one in (await MEMBERS.list(store)).items] == ["new"]
+
+
+class Slow:
+    """A store whose lists are old when they arrive."""
+
+    def __init__(self, store: EmbeddedStore) -> None:
+        self._store = store
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._store, name)
+
+    async def list(self, *arguments: Any, **more: Any) -> Any:
+        found = await self._store.list(*arguments, **more)
+        await asyncio.sleep(0)
+        return found
+
+
+async def test_of_two_versions_that_start_together_one_stays() -> None:
+    async with a_store() as store:
+        for names in (("a", "b"), ("b", "a")):
+            both = [
+                Members(Slow(store), replace(a_member(name), version=name), clock=CLOCK, ttl_s=60)  # type: ignore[arg-type]
+                for name in names
+            ]
+            entered = await asyncio.gather(*(one._enter() for one in both), return_exceptions=True)
+            left = [one.key for one in (await MEMBERS.list(store)).items]
+            refused = [one for one in entered if isinstance(one, StateConflict)]
+            assert (len(left), len(refused)) == (1, 1), entered
+            for one in both:
+                await one.leave()
 
 
 class GoneAtTimes:
