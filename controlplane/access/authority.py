@@ -42,7 +42,10 @@ has a colon. The rest is the member's name."""
 CERTIFICATE_LIFE = dt.timedelta(days=90)
 RENEW_WHEN_LEFT = dt.timedelta(days=30)
 _AUTHORITY_LIFE = dt.timedelta(days=3650)
-_CLOCK_SKEW = dt.timedelta(minutes=5)
+_CLOCK_SKEW = dt.timedelta(days=1)
+"""How far a clock may be off, here or where a certificate is checked: one that is not valid yet ends all connections.
+
+A machine that takes its clock for local time starts hours ahead."""
 _LARGEST_REQUEST = 16 * 1024
 _LONGEST_COMMON_NAME = 64
 

@@ -53,7 +53,7 @@ from controlplane.wire.errors import refuse
 from nsml.common.clock import SystemClock
 from nsml.v1 import accounts_pb2, accounts_pb2_grpc
 
-from .conftest import Door, open_door
+from .conftest import Door, HandClock, open_door
 
 NOBODY = AnonymousCaller()
 
@@ -70,6 +70,19 @@ def make_request(
         serialization.PrivateFormat.PKCS8,
         serialization.NoEncryption(),
     )
+
+
+@pytest.mark.parametrize("issued_s", [-7200, 7200])
+@pytest.mark.parametrize("checked_s", [-7200, 7200])
+def test_a_clock_that_is_hours_off_refuses_no_certificate(
+    clock: HandClock, issued_s: int, checked_s: int
+) -> None:
+    authority, now = make_authority(clock), clock.now
+    clock.now = now + issued_s
+    chain = x509.load_pem_x509_certificates(authority.issue_server(["a.example"]).chain)
+    checked = dt.datetime.fromtimestamp(now + checked_s, dt.UTC)
+    assert len(chain) == 2
+    assert all(one.not_valid_before_utc < checked < one.not_valid_after_utc for one in chain)
 
 
 class Live:
