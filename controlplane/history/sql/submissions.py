@@ -68,6 +68,10 @@ _JOIN: Final = (
     f"SELECT {_COLUMNS} FROM submissions s LEFT JOIN submission_scores r"
     " ON r.submission_id = s.id AND r.evaluation ="
 )
+CLOCKS_APART_S: Final = 5.0
+"""How far clocks of control planes are apart at most. A time further ahead is wrong, and later ones do not follow it."""
+TICK_S: Final = 1e-6
+"""Between submissions that are as old by the clocks: each is later than those that were accepted before."""
 _FAILED: Final = "CASE WHEN coalesce(r.state, s.state) = 5 THEN 1 ELSE 0 END"
 _OWN: Final = (
     "CASE WHEN s.owner = :user AND s.owner_id IN ('', :user_id) OR :team <> '' AND s.team = :team"
@@ -165,6 +169,8 @@ class SqlSubmissions:
     ) -> Added:
         """Add a submission; of an owner's calls with one request id, the later ones give the row of the first.
 
+        Its time is later than that of all submissions to the dataset that were added before, if clocks differ by seconds.
+
         `check` gets what the participant (the owner, the team, and the users `others`) submitted to the dataset after
         the Unix time `since`. It runs in the transaction that adds the row, also for a test submission; an exception of it is
         raised, and nothing is added.
@@ -179,12 +185,13 @@ class SqlSubmissions:
                 if known is not None:
                     return Added(_SUBMISSION.read(known), is_new=False)
             check(_past(connection, row, since, others))
-            (highest,) = connection.execute(
-                "SELECT coalesce(max(number), 0) FROM submissions"
+            highest, newest = connection.execute(
+                "SELECT coalesce(max(number), 0), coalesce(max(submitted_at), 0.0) FROM submissions"
                 " WHERE dataset_owner = :dataset_owner AND dataset = :dataset",
                 key,
             ).fetchone()
-            numbered = replace(row, number=int(highest) + 1)
+            at = _after(float(newest), row.submitted_at)
+            numbered = replace(row, number=int(highest) + 1, submitted_at=at)
             connection.execute(_INSERT, _values(numbered))
             connection.execute(_MARK_CHANGED, (row.id,))
             return Added(numbered, is_new=True)
@@ -600,6 +607,11 @@ def delete_submissions(connection: Connection, dataset_owner: str, dataset: str)
     if rows:
         release(connection, dataset_owner, "", [row[0] for row in rows])
         add_kept(connection, dataset_owner, asked=1)
+
+
+def _after(newest: float, at: float) -> float:
+    """Return when a submission of `at` was made, the newest one before it at `newest`: of ties the earlier is better."""
+    return newest + TICK_S if 0.0 <= newest - at <= CLOCKS_APART_S else at
 
 
 class _Participant(NamedTuple):
