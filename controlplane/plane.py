@@ -107,6 +107,8 @@ class ControlPlane:
             group.create_task(core.identities.run(), name="identities")
             group.create_task(core.state.follow(), name="state")
             group.create_task(core.members.run(), name="members")
+            if core.backends.shared_clock is not None:
+                group.create_task(core.backends.shared_clock.run(), name="clock")
             for feature in self.features:
                 for name, loop in feature.member_loops.items():
                     group.create_task(loop(), name=name)

@@ -110,9 +110,10 @@ class Core:
             disks=backends.disks,
             folders=backends.folders,
         )
-        # Token expiry uses the wall clock; scheduling uses the monotonic clock.
+        # Token expiry uses the machine's wall clock; what is written and decided follows the platform's.
         self.wall: Clock = backends.clock
-        self._steady = SteadyClock(backends.clock, backends.elapsed)
+        self.platform_wall: Clock = backends.shared_clock or backends.clock
+        self._steady = SteadyClock(self.platform_wall, backends.elapsed)
         self.clock: Clock = self._steady
         self.space = FreeSpace(
             # An etcd of our own has a disk of its own, which the store does not report.

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from controlplane.access.peers import Peers
     from controlplane.access.platform_keys import SharedKeys
     from controlplane.access.vault import Vault
+    from controlplane.core.shared_clock import SharedClock
     from controlplane.core.webhook_targets import Post
     from controlplane.domain.cluster import Restore
     from controlplane.history.sql.history import History
@@ -53,6 +54,7 @@ class Backends:
 
     Attributes:
         keys: of a shared platform: follows them in the store.
+        shared_clock: of a database that several control planes may share; None: the history is in a file.
         elapsed: seconds, including the machine's sleep; None: as of `clock`.
         random_bytes: returns so many unpredictable bytes.
         restores: earlier restores of the platform, from its record.
@@ -78,6 +80,7 @@ class Backends:
     disks: Mapping[str, Path] = field(default_factory=dict)
     folders: Mapping[str, Path] = field(default_factory=dict)
     keys: SharedKeys | None = None
+    shared_clock: SharedClock | None = None
     peers: Peers = field(default_factory=Alone)
     restores: tuple[Restore, ...] = ()
     post: Post | None = None

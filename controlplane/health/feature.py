@@ -45,7 +45,7 @@ def _warnings(core: Core) -> Warnings:
             ),
             (
                 ConditionName.CLOCK_WRONG,
-                lambda: warnings.wrong_clocks(core.contacts.clocks_ahead_s()),
+                lambda: warnings.wrong_clocks(core.contacts.clocks_ahead_s(), _own_clock(core)),
             ),
             (
                 ConditionName.PROCESS_FAILING,
@@ -67,6 +67,12 @@ def _warnings(core: Core) -> Warnings:
         wall=core.wall,
         clock=core.clock,
     )
+
+
+def _own_clock(core: Core) -> dict[str, float]:
+    """Return how far this machine's clock is ahead of the platform's, if it is another one, by control plane."""
+    shared = core.backends.shared_clock
+    return {} if shared is None else {core.config.member: shared.own_ahead_s()}
 
 
 class _LeaderWatch:

@@ -42,11 +42,15 @@ def differing_settings(members: Iterable[Member]) -> Found:
     return found
 
 
-def wrong_clocks(ahead_s: Mapping[str, float]) -> Found:
-    """Return nodes with wrong clocks, by how far each is ahead of ours in seconds."""
+def wrong_clocks(nodes: Mapping[str, float], control_planes: Mapping[str, float]) -> Found:
+    """Return machines with wrong clocks, by how far each is ahead of the platform's clock, in seconds."""
+    every = [
+        *((f"node {name}", off) for name, off in sorted(nodes.items())),
+        *((f"control plane {name}", off) for name, off in sorted(control_planes.items())),
+    ]
     return {
-        f"node {node}": f"{duration_text(abs(off))} {'ahead' if off > 0 else 'behind'}"
-        for node, off in sorted(ahead_s.items())
+        subject: f"{duration_text(abs(off))} {'ahead' if off > 0 else 'behind'}"
+        for subject, off in every
         if abs(off) > WRONG_CLOCK_S
     }
 

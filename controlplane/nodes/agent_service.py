@@ -239,7 +239,7 @@ class AgentServicer(agents_pb2_grpc.AgentServiceServicer):
                 match request.WhichOneof("kind"):
                     case "heartbeat" if request.heartbeat.HasField("sent_at"):
                         at = seconds_of(request.heartbeat.sent_at)
-                        self._core.contacts.clock_said(link, at, self._core.wall.time())
+                        self._core.contacts.clock_said(link, at, self._core.platform_wall.time())
                     case "report":
                         report = to_report(request.report, link.node, self._core.clock.time())
                         group.create_task(self._report(link, report), name="control.report")

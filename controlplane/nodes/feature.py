@@ -109,7 +109,7 @@ def _agents(core: Core) -> AgentServicer:
         repairs=core.shared(node_repairs),
         secrets=core.shared(user_secrets),
         changes=core.shared(program_changes),
-        peering=Peering(state=core.state, contacts=core.contacts, clock=core.clock),
+        peering=Peering(state=core.state, contacts=core.contacts, clock=core.platform_wall),
         relay=core.shared(relay),
     )
 

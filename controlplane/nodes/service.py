@@ -309,7 +309,7 @@ class NodeServicer(nodes_pb2_grpc.NodeServiceServicer):
             sessions_held=sum(1 for one in sessions if one.state is SessionState.HELD),
             simulated=any(device.simulated for node in nodes for device in node.devices),
             cluster_id=self._core.cluster_id,
-            now=timestamp(self._core.wall.time()),
+            now=timestamp(self._core.platform_wall.time()),
             closed_nodes=list(filter(None, map(closed_words, by_name)))[:MOST_CLOSED],
             members=[member_message(one, leader) for one in self._core.members.everyone()],
             answered_by=self._core.members.own.name,

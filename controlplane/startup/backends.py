@@ -16,6 +16,7 @@ from controlplane.access.files import read_private
 from controlplane.access.platform_keys import KEY_FILE, SharedKeys
 from controlplane.access.vault import Vault, open_vault
 from controlplane.core.dependencies import Backends
+from controlplane.core.shared_clock import SharedClock
 from controlplane.history.sqlite import open_history
 from controlplane.notices.webhook_delivery import Poster
 from controlplane.objects.bucket_files import Bucket, BucketFiles
@@ -121,7 +122,11 @@ async def _claimed(
         await ground.objects.prepare()
         await bring_forward(ground.store)
         post = Poster(allows_private=settings.webhooks_to_private)
-        on = replace(_stood_on(ground, claimed, settings.data), post=post)
+        on = replace(
+            _stood_on(ground, claimed, settings.data),
+            post=post,
+            shared_clock=await _shared_clock(settings, ground),
+        )
         yield replace(on, folders=_folders(settings, standing)), claimed.cluster
 
 
@@ -247,6 +252,15 @@ def _stood_on(ground: ClaimedBackends, claimed: Claimed, data: Path) -> Backends
         return on
     cluster_id = claimed.cluster.id
     return replace(on, keys=SharedKeys(on.store, claimed.key, cluster_id, on.vault, clock=clock))
+
+
+async def _shared_clock(settings: Settings, ground: ClaimedBackends) -> SharedClock | None:
+    """Return the clock of the history's server, read for the first time; None: the history is in a file here."""
+    if not settings.history:
+        return None
+    shared = SharedClock(ground.clock, elapsed, ground.history.packs.now)
+    await shared.look()
+    return shared
 
 
 def _folders(settings: Settings, standing: BackendSettings) -> dict[str, Path]:

@@ -126,7 +126,7 @@ class SubmissionLoop:
         self._rests_until = 0.0
         self._has_new = False
         self._is_troubled = False
-        self._cleaned_at = 0.0
+        self._clean_at = 0.0
 
     async def run(self) -> NoReturn:
         """Advance a submission whenever the session of a step changes, and all every few seconds; until cancelled.
@@ -464,11 +464,11 @@ class SubmissionLoop:
 
     async def clean(self) -> None:
         """Remove sessions of submissions that have been over for long enough, with what they recorded."""
-        now = self._clock.time()
-        if now < self._cleaned_at + CLEAN_EVERY_S:
+        if self._clock.monotonic() < self._clean_at:
             return
-        self._cleaned_at = now
+        self._clean_at = self._clock.monotonic() + CLEAN_EVERY_S
         await self._stop_orphans()
+        now = self._clock.time()
         before = KeptUntil(
             predicted=now - KEPT_PREDICT_S, scored=now - KEPT_SCORED_S, failed=now - KEPT_FAILED_S
         )

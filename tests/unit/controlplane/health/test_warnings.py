@@ -54,7 +54,11 @@ def test_what_control_planes_have_in_common_is_shared(
 
 def test_a_clock_is_wrong_from_half_a_minute_on() -> None:
     off = {"a": 29.0, "b": 7200.0, "c": -31.0, "d": 0.0}
-    assert warnings.wrong_clocks(off) == {"node b": "2h ahead", "node c": "31s behind"}
+    assert warnings.wrong_clocks(off, {"cp1": 3.0, "cp2": -7200.0}) == {
+        "node b": "2h ahead",
+        "node c": "31s behind",
+        "control plane cp2": "2h behind",
+    }
 
 
 def test_certificates_are_warned_of_before_they_end() -> None:

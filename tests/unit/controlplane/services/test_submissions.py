@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator
-from dataclasses import replace
-from types import SimpleNamespace
+from dataclasses import dataclass, replace
 from typing import Any
 
 import pytest
@@ -24,6 +23,7 @@ from controlplane.submissions.feature import submissions as submissions_of
 from controlplane.submissions.pipeline import Stage
 from controlplane.submissions.session_maker import step_request
 from controlplane.submissions.submission_loop import KEPT_PREDICT_S, KEPT_SCORED_S
+from nsml.common.clock import Clock
 from nsml.spec import submission_exits as exits
 from nsml.v1 import boards_pb2 as pb
 from nsml.v1 import datasets_pb2, projects_pb2, sessions_pb2
@@ -47,6 +47,23 @@ from tests.unit.controlplane.services.test_rights import save
 from tests.unit.controlplane.services.test_sessions import Ingest, log_chunk, refused
 
 STOPPING = sessions_pb2.SESSION_STATE_STOPPING
+
+
+@dataclass
+class Ahead:
+    """A clock on which so many seconds more have gone by."""
+
+    clock: Clock
+    ahead_s: float = 0.0
+
+    def time(self) -> float:
+        return self.clock.time() + self.ahead_s
+
+    def monotonic(self) -> float:
+        return self.clock.monotonic() + self.ahead_s
+
+    async def sleep(self, seconds: float) -> None:
+        await self.clock.sleep(seconds)
 
 
 @pytest.fixture
@@ -234,7 +251,7 @@ async def test_it_fails_by_the_platform_after_three_tries(rig: Rig) -> None:
     over = await board.over(made.id)
     assert over.cause == pb.SUBMISSION_CAUSE_PLATFORM
     core = rig.plane.core
-    loop, time = submission_loop(core), core.clock.time
+    loop = submission_loop(core)
     tries = [step_request(made.id, Stage.PREDICT, number) for number in (1, 2, 3)]
 
     async def there() -> list[bool]:
@@ -246,7 +263,7 @@ async def test_it_fails_by_the_platform_after_three_tries(rig: Rig) -> None:
         return await there() == [True] * 3
 
     await until(are_recorded, "all tries are in the history")
-    loop._clock = SimpleNamespace(time=lambda: time() + KEPT_PREDICT_S + 60)
+    loop._clock = Ahead(core.clock, KEPT_PREDICT_S + 60)
     assert await there() == [False] * 3
 
 
@@ -561,9 +578,7 @@ async def test_sessions_of_steps_go_a_while_after_the_end(rig: Rig, tries: int) 
     await board.over(made.id)
     core = rig.plane.core
     loop = submission_loop(core)
-    clock = core.clock
-    ahead = [0.0]
-    loop._clock = SimpleNamespace(time=lambda: clock.time() + ahead[0])
+    loop._clock = clock = Ahead(core.clock)
 
     async def are_there() -> list[bool]:
         await loop.clean()
@@ -579,7 +594,7 @@ async def test_sessions_of_steps_go_a_while_after_the_end(rig: Rig, tries: int) 
         return all(await are_there())
 
     await until(exported, "the sessions are in the history")
-    for ahead[0], there in (
+    for clock.ahead_s, there in (
         (KEPT_PREDICT_S / 2, [True, True]),
         (KEPT_PREDICT_S + 60, [False, True]),
         (KEPT_SCORED_S + 60, [False, False]),
@@ -604,7 +619,7 @@ async def test_a_step_is_stopped_whose_submission_is_gone_with_its_dataset(rig: 
     await core.history.catalogue.remove_dataset("kim", "digits", 0, at=1.0)
     await core.history.catalogue.purge_datasets(before=core.clock.time())
     assert await core.history.submissions.get(made.id) is None
-    loop._cleaned_at = 0.0
+    loop._clean_at = 0.0
     await loop.clean()
     assert (await board.lee.get(step.replica.session_id)).state == STOPPING
 
