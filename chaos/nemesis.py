@@ -58,6 +58,8 @@ FAULTS: Final = {
 }
 """The faults that can be asked for."""
 
+CLOCK: Final = "clock"
+"""A wall clock set ahead or back by seconds to hours, and right again: only where parts preload what does that."""
 TAKEOVERS: Final = 20
 _HEALED_WITHIN_S = 10.0
 _SUCCESSOR_WITHIN_S = 60.0
@@ -66,6 +68,9 @@ _LEADER_ASKED_S = 2.0
 _SUPERVISED_S = 0.5
 _REST_S = 2.0, 8.0
 _FULL_S = 1.0, 6.0
+_WRONG_S = 1.0, 8.0
+"""How long a clock is wrong, in seconds; and by how much: """
+_WRONG_BY_S = (1.0, 30.0), (60.0, 3_600.0), (7_200.0, 7_200.0)
 _TRIES = 20
 
 
@@ -103,6 +108,8 @@ class Nemesis:
             absent |= {"cut", "one-way"}
         if not self.platform.disks.by_part:
             absent.add(DISK)
+        if not self.platform.clocks.ahead_s:
+            absent.add(CLOCK)
         return [name for name in self.chosen if name not in absent]
 
     async def torment(self, lasts_s: float, count: int | None = None) -> None:
@@ -157,6 +164,8 @@ class Nemesis:
                 return self._kill_program()
             case "disk":  # DISK
                 return self._fill(self._disk())
+            case "clock":  # CLOCK
+                return self._set_clock(self._with_clock())
             case _:
                 return self._partition(name, is_one_way=name == "one-way")
 
@@ -275,6 +284,50 @@ class Nemesis:
             self._note_failure(DISK, error)
         finally:
             self._held -= held
+
+    def _with_clock(self) -> Program:
+        """A part whose clock is right now, and can be set."""
+        free: dict[str, list[Program]] = {}
+        for name, ahead_s in self.platform.clocks.ahead_s.items():
+            if not ahead_s and _clock(name) not in self._held:
+                part = self.platform.parts[name]
+                free.setdefault(part.kind, []).append(part)
+        if not free:
+            raise NothingFree
+        return self.rng.choice(free[self._kind(CLOCK, free)])
+
+    async def _set_clock(self, part: Program) -> None:
+        """Set a wall clock for a while. The part may be killed meanwhile, and half of them start with it."""
+        self._held.add(_clock(part.name))
+        least, most = self.rng.choice(_WRONG_BY_S)
+        ahead_s = self.rng.choice((-1, 1)) * self.rng.uniform(least, most)
+        clocks = self.platform.clocks
+        try:
+            self._began(CLOCK, part.name)
+            clocks.set(part.name, ahead_s)
+            how = "while it ran"
+            if self.rng.random() < 0.5 and await self._waits(lambda: self._is_free(part)):
+                await self._on("kill", part, self._kill)
+                if await self._waits(lambda: self.platform.is_ready(part)):
+                    how = "and it started so"
+            lasts_s = self.rng.uniform(*_WRONG_S)
+            await asyncio.sleep(lasts_s)
+            proof = f"{part.name} {ahead_s:+.0f} s for {lasts_s:.1f} s, {how}"
+            self._count(CLOCK, part.kind, parts=[part.name], proof=proof)
+        except NotDone as error:
+            self._note_failure(CLOCK, error)
+        finally:
+            clocks.set(part.name, 0.0)
+            self._held.discard(_clock(part.name))
+
+    async def _waits(self, is_so: Callable[[], bool]) -> bool:
+        """Wait for a condition, as long as a part may take to start; return whether it came about."""
+        ends_at = time.monotonic() + _HEALED_WITHIN_S
+        while time.monotonic() < ends_at:
+            if is_so():
+                return True
+            await asyncio.sleep(0.05)
+        return is_so()
 
     async def _kill_program(self) -> None:
         """One that is in the middle of something; none, where none runs."""
@@ -452,7 +505,7 @@ class Nemesis:
 
 def _weighed(names: Sequence[str]) -> list[str]:
     weights = {
-        "kill": 4, "pause": 3, "cut": 3, "one-way": 3, "stop": 2, "loss": 1, PROGRAM: 2, DISK: 3,
+        "kill": 4, "pause": 3, "cut": 3, "one-way": 3, "stop": 2, "loss": 1, PROGRAM: 2, DISK: 3, CLOCK: 4,
     }  # fmt: skip
     return [name for name in names for _ in range(weights[name])]
 
@@ -460,6 +513,11 @@ def _weighed(names: Sequence[str]) -> list[str]:
 def _full(disk: Disk) -> str:
     """What a full disk holds, so that it is filled by nobody else."""
     return f"disk of {disk.part}"
+
+
+def _clock(part: str) -> str:
+    """What a clock that is set holds, so that nobody else sets it."""
+    return f"clock of {part}"
 
 
 def _is_gone(pid: int) -> bool:

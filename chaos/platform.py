@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from chaos.certificates import ServerFiles, make_certificates
+from chaos.clocks import Clocks
 from chaos.disks import Disk, Disks
 from chaos.hosts import CLIENT, Hosts
 from chaos.processes import AGENT, CONTROL_PLANE, DATABASE, ETCD, MARK, Program
@@ -63,6 +64,7 @@ class ChaosPlatform:
         database: the folder of PostgreSQL's programs; None: history in SQLite.
         disks: what programs, objects and history lie on.
         agent_environment: further settings of the agents, as variables.
+        clocks: of control planes and agents.
     """
 
     folder: Path
@@ -74,6 +76,7 @@ class ChaosPlatform:
     say: Callable[[str], None]
     disks: Disks = field(default_factory=lambda: Disks(why_none="nobody asked for any"))
     agent_environment: Mapping[str, str] = field(default_factory=dict)
+    clocks: Clocks = field(default_factory=Clocks)
     parts: dict[str, Program] = field(default_factory=dict)
     _reaper: Reaper | None = field(default=None, repr=False)
     _password: str = field(default_factory=lambda: secrets.token_urlsafe(24), repr=False)
@@ -331,7 +334,9 @@ class ChaosPlatform:
             settings |= {"history": self.history_url(), "objects": f"file://{objects}"}
         file = self.folder / f"{name}.toml"
         write_private(file, toml(settings))
-        self._add(name, CONTROL_PLANE, [*program("controlplane"), "--config", str(file)])
+        command = [*program("controlplane"), "--config", str(file)]
+        environment = self._environment() | self.clocks.environment(name)
+        self._add(name, CONTROL_PLANE, command, environment=environment)
 
     def _hand_over_key(self, number: int) -> None:
         """What an administrator does once for each further control plane: copy the platform's key."""
@@ -379,7 +384,8 @@ class ChaosPlatform:
             **self.agent_environment,
         }
         command = [*program("agent"), "--config", str(settings)]
-        self._add(name, AGENT, command, environment=self._environment() | more)
+        environment = self._environment() | more | self.clocks.environment(name)
+        self._add(name, AGENT, command, environment=environment)
 
     # Readiness
 

@@ -1,5 +1,5 @@
-"""Submissions while control planes, agents, etcd and PostgreSQL are killed, paused and stopped: each ends once, with the score
-that its checkpoint has, and leaves nothing.
+"""Submissions while control planes, agents, etcd and PostgreSQL are killed, paused and stopped, and wall clocks of control planes
+and agents are set: each ends once, with the score that its checkpoint has, and leaves nothing.
 
 NSML_SOAK_SECONDS=120 asks for the long run, NSML_SEED repeats one.
 """
@@ -27,8 +27,9 @@ import psycopg
 import pytest
 
 from bench.platform import PROGRAMS
+from chaos.clocks import Clocks
 from chaos.hosts import Loopback
-from chaos.nemesis import Nemesis
+from chaos.nemesis import CLOCK, Nemesis
 from chaos.platform import ADMIN, ChaosPlatform, Shape, host_names
 from chaos.processes import AGENT, CONTROL_PLANE
 from chaos.recording import Recorder
@@ -41,6 +42,7 @@ from nsml.client.connect import connect
 from nsml.client.errors import LimitReached, StateConflict, Unavailable
 from nsml.v1 import boards_pb2 as pb
 from nsml.v1 import sessions_pb2
+from tests.clock.library import require_clock
 from tests.e2e.nemesis import SOAKING, ticks_of
 from tests.e2e.programs import write_program
 from tests.e2e.test_submissions import EVALUATION, LOADER
@@ -51,7 +53,7 @@ T = TypeVar("T")
 
 SHORT_S: Final = 4.0
 SOAK_S: Final = float(os.environ.get("NSML_SOAK_SECONDS", "120"))
-FAULTS: Final = ("kill", "pause", "stop")
+FAULTS: Final = ("kill", "pause", "stop", CLOCK)
 KILLED_EVERY_S: Final = 1.5, 6.0
 ROWS: Final = 10
 FAILS: Final = -1
@@ -60,7 +62,11 @@ USERS: Final = ("lee", "ann")
 AT_ONCE: Final = 2
 """Submissions of one user that are under way together."""
 LIMIT: Final = 2
-"""Submissions of one user that the board of the dataset `few` takes."""
+"""Submissions of one user that the board of the dataset `few` takes in a window."""
+WRONG_S: Final = 7_200.0
+"""By how much the clock of a control plane is wrong when it is started first."""
+WINDOW: Final = "1h"
+"""Longer than a run, and shorter than clocks are set by."""
 OVER_WITHIN_S: Final = 240.0
 BOARDS: Final = ("many", "few")
 """Names of the datasets; the second one's board has the limit."""
@@ -117,6 +123,8 @@ class Campaign:
     rights: dict[str, int] = field(default_factory=dict)
     """Of acknowledged submissions, by id: how many rows they have right."""
     owners: dict[str, str] = field(default_factory=dict)
+    made_between: dict[str, tuple[float, float]] = field(default_factory=dict)
+    """When each was asked for first, and acknowledged last; by a monotonic clock."""
     watched: dict[str, pb.Submission] = field(default_factory=dict)
     """What a watch said last of each submission."""
     boards: dict[str, list[Any]] = field(default_factory=dict)
@@ -169,7 +177,7 @@ class Campaign:
         for name in BOARDS:
             self.nsml("dataset", "push", "-l", "-e", str(evaluation), name, str(data))
             self.nsml("dataset", "share", "-y", name, "--public")
-        self.nsml("board", "set", BOARDS[1], "--limit", f"{LIMIT}/7d")
+        self.nsml("board", "set", BOARDS[1], "--limit", f"{LIMIT}/{WINDOW}")
         code = write_program(self.folder / "code", PROGRAM)
         for user in USERS:
             for name in BOARDS:
@@ -207,7 +215,7 @@ class Campaign:
             for user in USERS:
                 group.create_task(self._submit_many(user, is_over, group))
                 for _ in range(LIMIT):
-                    group.create_task(self._submit_few(user, group))
+                    group.create_task(self._submit_few(user, is_over, group))
 
     async def _submit_many(
         self, user: str, is_over: Callable[[], bool], group: asyncio.TaskGroup
@@ -221,12 +229,18 @@ class Campaign:
             )
             watching.add_done_callback(lambda _: places.release())
 
-    async def _submit_few(self, user: str, group: asyncio.TaskGroup) -> None:
-        """Submit until nothing more is taken; several do so at once."""
-        with suppress(LimitReached):
-            while True:
+    async def _submit_few(
+        self, user: str, is_over: Callable[[], bool], group: asyncio.TaskGroup
+    ) -> None:
+        """Submit until nothing more is taken, and try again until then; several do so at once."""
+        is_full = False
+        while not (is_full and is_over()):
+            try:
                 made = await self._submit(user, BOARDS[1], self.rng.randint(0, ROWS))
                 group.create_task(self._watch(user, made))
+            except LimitReached:
+                is_full = True
+                await asyncio.sleep(0.5)
 
     async def _submit(self, user: str, dataset: str, right: int) -> str:
         """Submit, and sometimes once more by the same request."""
@@ -237,7 +251,9 @@ class Campaign:
             made = await client.submissions.create(session, str(right), request_id=request_id)
             return str(made.id)
 
+        asked_at = time.monotonic()
         made = await self.answered(user, ask)
+        self.made_between[made] = asked_at, time.monotonic()
         if self.rng.random() < 0.3:
             assert await self.answered(user, ask) == made, "a repeated request made another one"
         self.rights[made], self.owners[made] = right, user
@@ -344,9 +360,19 @@ class Campaign:
             scored = [one for one in answer.entries if one.HasField("score")]
             best = sorted(scored, key=lambda one: (-one.score, one.submitted_at.ToNanoseconds()))
             assert [one.rank for one in best] == list(range(1, len(scored) + 1))
+            self._check_order(answer.entries)
             if name == BOARDS[0]:
                 seen = {one.name: listed(answer.entries) for one in self.platform.contexts()}
                 await until(lambda seen=seen: self.boards == seen, "watches say what is listed")  # type: ignore[misc]
+
+    def _check_order(self, found: Iterable[pb.BoardEntry]) -> None:
+        """Who was acknowledged before another one was asked for is the earlier one, whatever clocks said."""
+        in_order = sorted(found, key=lambda one: one.submitted_at.ToNanoseconds())
+        latest = 0.0
+        for one in in_order:
+            asked_at, acknowledged_at = self.made_between[one.submission_id]
+            assert acknowledged_at >= latest, f"{one} was there before an earlier one was asked for"
+            latest = max(latest, asked_at)
 
     async def _check_limits(self, lost: set[str]) -> None:
         """What was acknowledged is there, and no more than the limit permits."""
@@ -448,7 +474,8 @@ async def tormented(platform: ChaosPlatform, seconds: float, *, is_long: bool) -
     work = platform.folder / "work"
     work.mkdir()
     campaign = Campaign(platform, random.Random(rng.random()), work)
-    recorder = Recorder(platform.folder / "faults.jsonl")
+    faults = platform.folder / "faults.jsonl"
+    recorder = Recorder(faults)
     nemesis = Nemesis(
         platform=platform,
         rng=rng,
@@ -456,8 +483,11 @@ async def tormented(platform: ChaosPlatform, seconds: float, *, is_long: bool) -
         chosen=FAULTS,
         ledgers=platform.folder / "ledgers",
     )
+    # As of a machine that takes its clock for local time, until a time service sets it.
+    platform.clocks.ahead_s["cp2"] = rng.choice((-1, 1)) * WRONG_S
     await platform.start()
     await asyncio.to_thread(campaign.prepare)
+    platform.clocks.set("cp2", 0.0)
     async with campaign.connected():
         tormenting = asyncio.create_task(nemesis.torment(seconds))
         more = [campaign.kill_steps(tormenting.done), campaign.reevaluate()] if is_long else []
@@ -465,6 +495,10 @@ async def tormented(platform: ChaosPlatform, seconds: float, *, is_long: bool) -
         await campaign.submit_until(tormenting.done)
         for task in (tormenting, *beside):
             await task
+        recorder.close()
+        for one in map(json.loads, faults.read_text().splitlines()):
+            if one.get("healed") == CLOCK:
+                print(one["proof"])
         print(
             dict(nemesis.fired),
             campaign.killed,
@@ -498,6 +532,7 @@ def platform() -> Iterator[ChaosPlatform]:
         database=require_postgres(),
         say=lambda text: print(text, flush=True),
         agent_environment={"NSML_AGENT_ISOLATION": "namespace"},
+        clocks=Clocks(require_clock(), folder),
     )
     try:
         yield made

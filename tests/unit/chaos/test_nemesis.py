@@ -1,5 +1,6 @@
 """Whom chaos leaves alone, what it proves, and what its ledgers say."""
 
+import asyncio
 import json
 import random
 import signal
@@ -10,10 +11,11 @@ from pathlib import Path
 
 import pytest
 
+from chaos.clocks import Clocks
 from chaos.disks import Disk, Disks
 from chaos.hosts import CLIENT, Loopback
 from chaos.load import Load
-from chaos.nemesis import FAULTS, Nemesis, NothingFree
+from chaos.nemesis import CLOCK, FAULTS, Nemesis, NothingFree
 from chaos.processes import AGENT, CONTROL_PLANE, ETCD, NotDone, Program, processes_with
 from chaos.recording import Recorder
 from chaos.trainer import LEDGERS, read_ledgers
@@ -28,6 +30,7 @@ class Platform:
     def __init__(self, hosts):
         self.hosts = hosts
         self.disks = Disks(why_none="a test")
+        self.clocks = Clocks()
         self.parts = {
             name: Standing(name, kind, name, (), (), None, {})
             for kind, names in {
@@ -56,7 +59,7 @@ def nemesis(tmp_path):
         platform=Platform(hosts),
         rng=random.Random(1),
         recorder=None,
-        chosen=list(FAULTS),
+        chosen=[*FAULTS, CLOCK],
         ledgers=tmp_path / "nobodys",
     )
 
@@ -83,6 +86,31 @@ def test_nothing_is_cut_where_nothing_can_be(nemesis):
     assert nemesis.offered == ["kill", "pause", "stop", "loss", "program", "takeovers"]
     with pytest.raises(NotImplementedError, match="a test"):
         nemesis.platform.hosts.cut(CLIENT, "etcd1")
+
+
+async def test_a_clock_is_wrong_for_a_while_and_of_one_part_once_at_a_time(
+    nemesis, tmp_path, monkeypatch
+):
+    monkeypatch.setattr("chaos.nemesis._WRONG_S", (60.0, 60.0))
+    nemesis.rng = random.Random(3)
+    nemesis.recorder = Recorder(tmp_path / "faults")
+    clocks = nemesis.platform.clocks = Clocks(tmp_path / "library", tmp_path)
+    clocks.environment("cp1")
+    clocks.environment("cp2")
+    assert CLOCK in nemesis.offered
+    parts = [nemesis._with_clock() for _ in range(20)]
+    assert {part.name for part in parts} == {"cp1", "cp2"}
+    wrong = asyncio.create_task(nemesis._set_clock(nemesis.platform.parts["cp1"]))
+    await asyncio.sleep(0)
+    assert clocks.ahead_s["cp1"]
+    assert {nemesis._with_clock().name for _ in range(20)} == {"cp2"}
+    wrong.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await wrong
+    assert clocks.ahead_s == {"cp1": 0.0, "cp2": 0.0}
+    clocks.set("cp2", 60.0)
+    assert {nemesis._with_clock().name for _ in range(20)} == {"cp1"}
+    nemesis.recorder.close()
 
 
 @pytest.fixture
