@@ -41,11 +41,12 @@ from controlplane.submissions.pipeline import (
 )
 from controlplane.submissions.results import Scores
 from controlplane.submissions.session_maker import Refused, Waits, step_request
+from controlplane.submissions.work_queue import WorkQueue
 from nsml.common.concurrency import TaskGroup, each_at_once
 from nsml.spec import submission_exits as exits
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping
+    from collections.abc import Callable, Iterator, Mapping
 
     from controlplane.domain.changes import Change
     from controlplane.history.board_values import SubmissionEntry, SubmissionRow
@@ -61,9 +62,10 @@ if TYPE_CHECKING:
     from nsml.common.clock import Clock
 
 SWEEP_EVERY_S: Final = 3.0
-"""Interval between sweeps, for what is noticed by no change: a quota or a node that a step waits for, an upload that ended,"""
+"""Interval between sweeps, for what is noticed by no change: a quota or a node that a step waits for, an upload that
+ended."""
 SWEEP_REST: Final = 4.0
-"""and as a multiple of a sweep's duration: with thousands on their way, sweeps become rare."""
+"""Least interval between sweeps, as a multiple of one's duration: with thousands on their way, they become rare."""
 SOON_S: Final = 0.1
 """Interval between looks at what is about to be possible: results on their way, and surely leading again."""
 AT_ONCE: Final = 8
@@ -122,100 +124,116 @@ class SubmissionLoop:
         self._clock = clock
         self._leads = leads
         self._soon: dict[str, None] = {}
-        self._sweep_at = 0.0
-        self._rests_until = 0.0
-        self._has_new = False
-        self._is_troubled = False
-        self._clean_at = 0.0
+        self._evaluations_due = asyncio.Event()
 
     async def run(self) -> NoReturn:
         """Advance a submission whenever the session of a step changes, and all every few seconds; until cancelled.
 
-        One that is new, on whichever control plane, is met by a sweep at once, unless the last one is too fresh.
+        What has news goes before what a sweep found: a sweep of thousands holds up no score. One that is new, on
+        whichever control plane, is met by a sweep at once, unless the last one is too fresh.
         """
+        queue = WorkQueue()
         with (
             self._state.subscribed(wants=_is_of_step) as sessions,
             self._history.streams.changed(SUBMITTED) as submitted,
         ):
             async with TaskGroup() as group:
-                group.create_task(self._sweep_soon(submitted, sessions), name="submitted")
-                self._sweep_at = 0.0
-                changed: list[Change] = []
-                while True:
-                    try:
-                        await self._look(changed)
-                        await self.clean()
-                    except (NsmlError, StoreError) as error:
-                        _log.warning("submissions.not_looked_at", reason=str(error))
-                    within_s = max(self._due_at() - self._clock.monotonic(), 0.0)
-                    if self._soon:
-                        within_s = min(within_s, SOON_S)
-                    changed = []
-                    with contextlib.suppress(TimeoutError):
-                        async with asyncio.timeout(within_s):
-                            changed = await sessions.take()
+                for _ in range(AT_ONCE):
+                    group.create_task(self._work(queue), name="submission")
+                group.create_task(self._follow(sessions, queue), name="submissions.changed")
+                group.create_task(self._look_again(queue), name="submissions.soon")
+                group.create_task(self._sweep_again(submitted, queue), name="submissions.sweep")
+                group.create_task(self._evaluate_again(), name="submissions.evaluations")
+                group.create_task(self._clean_again(), name="submissions.clean")
+        raise AssertionError
 
-    async def _sweep_soon(self, submitted: Committed, sessions: Subscription) -> NoReturn:
+    async def _work(self, queue: WorkQueue) -> NoReturn:
         while True:
-            await submitted.wait()
-            self._has_new = True
-            sessions.poke()
+            async with queue.next() as submission_id:
+                await self.advance(submission_id)
 
-    def _due_at(self) -> float:
-        """Return when the next sweep is due."""
-        return self._rests_until if self._has_new else self._sweep_at
+    async def _follow(self, sessions: Subscription, queue: WorkQueue) -> NoReturn:
+        while True:
+            queue.add_urgent(
+                change.session.spec.submission_id
+                for change in await sessions.take()
+                if isinstance(change, SessionChanged)
+            )
 
-    async def _look(self, changed: Iterable[Change]) -> None:
-        """Advance those that changed; all, if a sweep is due."""
-        ids = dict(self._soon)
-        for change in changed:
-            if isinstance(change, SessionChanged):
-                ids[change.session.spec.submission_id] = None
-        begun = self._clock.monotonic()
-        if begun < self._due_at():
-            await self.advance(ids)
-            return
-        # An error, too, leads to the next sweep, not to one at once.
-        self._sweep_at = begun + SWEEP_EVERY_S
-        self._has_new = self._is_troubled = False
-        await self.sweep()
-        ended = self._clock.monotonic()
-        took_s = 0.0 if self._is_troubled else ended - begun
-        self._rests_until = ended + SWEEP_REST * took_s
-        self._sweep_at = max(ended + SWEEP_EVERY_S, self._rests_until)
+    async def _look_again(self, queue: WorkQueue) -> NoReturn:
+        while True:
+            await self._clock.sleep(SOON_S)
+            queue.add_urgent(self._soon)
 
-    async def advance(self, ids: Iterable[str]) -> None:
-        """Advance these submissions, and evaluations of re-evaluations, as far as they go now."""
-        again: set[str] = set()
+    async def _sweep_again(self, submitted: Committed, queue: WorkQueue) -> NoReturn:
+        while True:
+            begun = self._clock.monotonic()
+            with self._noted():
+                queue.add(await self.due())
+            self._evaluations_due.set()
+            rest_s = SWEEP_REST * (self._clock.monotonic() - begun)
+            await self._clock.sleep(rest_s)
+            await submitted.wait_for(max(SWEEP_EVERY_S - rest_s, 0.0))
+
+    async def _evaluate_again(self) -> NoReturn:
+        while True:
+            await self._evaluations_due.wait()
+            self._evaluations_due.clear()
+            with self._noted():
+                await self.advance_evaluations()
+
+    async def _clean_again(self) -> NoReturn:
+        while True:
+            with self._noted():
+                await self.clean()
+            await self._clock.sleep(CLEAN_EVERY_S)
+
+    @staticmethod
+    @contextlib.contextmanager
+    def _noted() -> Iterator[None]:
+        """Log what a store did not do: it is tried again."""
+        try:
+            yield
+        except (NsmlError, StoreError) as error:
+            _log.warning("submissions.not_looked_at", reason=str(error))
+
+    async def due(self) -> list[str]:
+        """Return the submissions that may go on now, oldest first: not those that wait for a change of a session.
+
+        Raises:
+            HistoryUnavailable: they cannot be listed now.
+        """
+        return [row.id for row in await self._submissions.unfinished() if self._may_go_on(row)]
+
+    def _may_go_on(self, row: SubmissionRow) -> bool:
+        has_predicted = bool(row.prediction_digest)
+        session = self._state.session(
+            row.evaluate_session_id if has_predicted else row.predict_session_id
+        )
+        if session is None or session.state is SessionState.HELD or session.state.is_ended:
+            return True
+        noted_at = row.evaluate_started_at if has_predicted else row.predict_started_at
+        return session.started_at not in {0.0, noted_at}
+
+    async def advance(self, submission_id: str) -> None:
+        """Advance a submission as far as it goes now; if it is over, its re-evaluations are next."""
 
         async def one(submission_id: str) -> None:
             row = await self._submissions.get(submission_id)
             if row is not None and not row.state.is_over:
                 await self._advance(row)
-            else:
-                again.add(submission_id)
-                self._soon.pop(submission_id, None)
+                return
+            self._soon.pop(submission_id, None)
+            self._evaluations_due.set()
 
-        await each_at_once(tuple(ids), lambda name: self._guarded(one, name, name), most=AT_ONCE)
-        if again:
-            await self._sweep_scores()
+        await self._guarded(one, submission_id, submission_id)
 
-    async def sweep(self) -> None:
-        """Advance all submissions and evaluations that are not over, as far as they go now.
+    async def advance_evaluations(self) -> None:
+        """Advance the evaluations of re-evaluations, and show those that are over.
 
         Raises:
             HistoryUnavailable: they cannot be listed now.
         """
-        self._soon.clear()
-        await each_at_once(
-            await self._submissions.unfinished(),
-            lambda row: self._guarded(self._advance, row, row.id),
-            most=AT_ONCE,
-        )
-        await self._sweep_scores()
-
-    async def _sweep_scores(self) -> None:
-        """Advance the evaluations of re-evaluations, and show those that are over."""
         for owner, dataset in await self._submissions.running_evaluations():
             unfinished = partial(self._submissions.unfinished_scores, owner, dataset)
             await each_at_once(
@@ -233,10 +251,10 @@ class SubmissionLoop:
         try:
             await advance(one)
         except (NsmlError, StoreError) as error:
+            self._soon.pop(submission_id, None)
             _log.warning("submission.not_advanced", submission=submission_id, reason=str(error))
-            self._is_troubled = True
-            self._sweep_at = min(self._sweep_at, self._clock.monotonic() + SWEEP_EVERY_S)
         except Exception:  # noqa: BLE001 - one bad record must not end the leader's loops
+            self._soon.pop(submission_id, None)
             _log.exception("submission.not_advanced", submission=submission_id)
 
     async def _advance(self, row: SubmissionRow) -> None:
@@ -464,9 +482,6 @@ class SubmissionLoop:
 
     async def clean(self) -> None:
         """Remove sessions of submissions that have been over for long enough, with what they recorded."""
-        if self._clock.monotonic() < self._clean_at:
-            return
-        self._clean_at = self._clock.monotonic() + CLEAN_EVERY_S
         await self._stop_orphans()
         now = self._clock.time()
         before = KeptUntil(

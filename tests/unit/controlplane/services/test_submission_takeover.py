@@ -69,11 +69,17 @@ def loop_of(rig: Rig, left: list[int]) -> SubmissionLoop:
     return loop
 
 
+async def sweep(loop: SubmissionLoop) -> None:
+    """Advance all that is due."""
+    for one in await loop.due():
+        await loop.advance(one)
+
+
 async def swept(rig: Rig, loop: SubmissionLoop, submission_id: str) -> SubmissionRow:
     """Sweep until it is over, as the loop does."""
 
     async def is_over() -> SubmissionRow | None:
-        await loop.sweep()
+        await sweep(loop)
         row = await rig.plane.core.history.submissions.get(submission_id)
         return row if row is not None and row.state.is_over else None
 
@@ -141,7 +147,7 @@ async def test_one_that_does_not_lead_writes_nothing(rig: Rig) -> None:
     made = await board.submit()
     loop = loop_of(rig, [0])
     loop._leads = lambda: False
-    await loop.sweep()
+    await sweep(loop)
     row = await rig.plane.core.history.submissions.get(made.id)
     assert row is not None
     assert (row.predict_session_id, row.predict_tries) == ("", 0)
@@ -154,7 +160,7 @@ async def test_a_change_advances_its_submission_alone(rig: Rig) -> None:
     running = asyncio.create_task(steps_of(board))
 
     async def is_over() -> SubmissionRow | None:
-        await loop.advance([made.id])
+        await loop.advance(made.id)
         row = await submissions.get(made.id)
         return row if row is not None and row.state.is_over else None
 

@@ -1,0 +1,56 @@
+"""In which order submissions are looked at: those with news first, each by one worker at a time."""
+
+from __future__ import annotations
+
+import asyncio
+from contextlib import asynccontextmanager
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncGenerator, Iterable
+
+
+class Turns:
+    """Submissions that wait for a worker, by id. One that is added while it is looked at has another turn."""
+
+    def __init__(self) -> None:
+        self._urgent: dict[str, None] = {}
+        self._others: dict[str, None] = {}
+        self._taken: set[str] = set()
+        self._changed = asyncio.Event()
+
+    def add_urgent(self, ids: Iterable[str]) -> None:
+        """Add submissions with news."""
+        for one in ids:
+            self._others.pop(one, None)
+            self._urgent.setdefault(one)
+        self._changed.set()
+
+    def add(self, ids: Iterable[str]) -> None:
+        """Add submissions that come after those with news."""
+        for one in ids:
+            if one not in self._urgent:
+                self._others.setdefault(one)
+        self._changed.set()
+
+    @asynccontextmanager
+    async def next(self) -> AsyncGenerator[str, None]:
+        """Wait for the next one, and keep others from it until the block ends."""
+        while (one := self._chosen()) is None:
+            self._changed.clear()
+            await self._changed.wait()
+        waiting = self._urgent if one in self._urgent else self._others
+        del waiting[one]
+        self._taken.add(one)
+        try:
+            yield one
+        finally:
+            self._taken.discard(one)
+            self._changed.set()
+
+    def _chosen(self) -> str | None:
+        for waiting in (self._urgent, self._others):
+            for one in waiting:
+                if one not in self._taken:
+                    return one
+        return None
