@@ -10,8 +10,8 @@ if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Iterable
 
 
-class Turns:
-    """Submissions that wait for a worker, by id. One that is added while it is looked at has another turn."""
+class WorkQueue:
+    """Submissions that wait for a worker, by id. One that is added while it is looked at is looked at again."""
 
     def __init__(self) -> None:
         self._urgent: dict[str, None] = {}
