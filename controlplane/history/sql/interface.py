@@ -145,13 +145,13 @@ class Database(Protocol):
         An exception of `work` rolls back its own changes only. `touches` names what it reads and
         changes, sessions by id: work that touches the same runs one after the other, across processes,
         and followers of these sessions are notified after the commit. Followers of `notifies` are
-        notified too, without waiting for others that do so. `work` must not keep the connection, and
-        may run again after a rollback.
+        notified too, without waiting for others that do so. `work` must not keep the connection or return
+        a cursor, and may run again after a rollback.
         """
         ...
 
     async def read(self, work: Callable[[Connection], T]) -> T:
-        """Run `work` on a consistent view of committed data."""
+        """Run `work` on a consistent view of committed data; it must not keep the connection or return a cursor."""
         ...
 
     async def close(self) -> None:

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from controlplane.history.errors import HistoryConflict
 from controlplane.history.sql.fence import pass_fence
-from controlplane.history.sql.queries import RowType, select
+from controlplane.history.sql.queries import RowType, change_each, select
 from controlplane.history.values import AttemptCharge, AuditQuery, AuditRow
 
 if TYPE_CHECKING:
@@ -119,11 +119,8 @@ class SqlLedger:
 
     async def audit(self, rows: Sequence[AuditRow]) -> None:
         """Append rows; they cannot be changed, and only `trim_audit` removes some."""
-        await self._database.write(
-            lambda connection: connection.executemany(
-                _AUDIT.insert("audit"), [_AUDIT.values(row) for row in rows]
-            )
-        )
+        values = [_AUDIT.values(row) for row in rows]
+        await change_each(self._database, _AUDIT.insert("audit"), values)
 
     async def trim_audit(self, *, most_rows: int, most_bytes: int) -> int:
         """Remove the oldest rows of the largest actors until the trail is within its limits; return how many.

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
     from _typeshed import DataclassInstance
 
-    from controlplane.history.sql.interface import Database, Parameters
+    from controlplane.history.sql.interface import Connection, Database, Parameters
 
 R = TypeVar("R", bound="DataclassInstance")
 T = TypeVar("T")
@@ -107,3 +107,12 @@ async def change(
     return await database.write(
         lambda connection: connection.execute(statement, parameters).rowcount, touches=touches
     )
+
+
+async def change_each(database: Database, statement: str, parameters: Sequence[Parameters]) -> None:
+    """Run one statement with each of these parameters."""
+
+    def work(connection: Connection) -> None:
+        connection.executemany(statement, parameters)
+
+    await database.write(work)

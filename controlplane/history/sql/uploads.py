@@ -6,7 +6,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from controlplane.history.sql.queries import change, page, select
+from controlplane.history.sql.queries import change, change_each, page, select
 from controlplane.history.sql.user_storage import add_kept, add_project_kept
 
 if TYPE_CHECKING:
@@ -110,9 +110,7 @@ class SqlSent:
     async def drop(self, notes: Collection[tuple[int, str, str]]) -> None:
         """Remove records returned by `notes`: the caller would have to send these blobs again."""
         statement = "DELETE FROM sent_blobs WHERE period = ? AND caller = ? AND digest = ?"
-        await self._database.write(
-            lambda connection: connection.executemany(statement, sorted(notes))
-        )
+        await change_each(self._database, statement, sorted(notes))
 
     async def forget(self, *, before: int) -> int:
         """Remove the records of periods before this one; return the number of rows."""

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Final
 from controlplane.domain.identity import UserCaller
 from controlplane.domain.policy import ACT_FOR, ALLOW, SEE, Personal, may
 from controlplane.history.sql.fence import pass_fence
-from controlplane.history.sql.queries import select
+from controlplane.history.sql.queries import change, select
 from controlplane.history.sql.visible import may_condition, viewer_parameters
 from controlplane.history.values import Item, KeptBytes, KeptKind, Release, RootKind
 
@@ -83,10 +83,7 @@ class KeptFigures:
 
     async def add(self, owner: str, *, sent: int = 0, asked: int = 0) -> None:
         """Add sent bytes, or requests for a recount."""
-        statement = _ADD.format(table=self._table)
-        await self._database.write(
-            lambda connection: connection.execute(statement, (owner, sent, asked))
-        )
+        await change(self._database, _ADD.format(table=self._table), (owner, sent, asked))
 
 
 class SqlKept(KeptFigures):

@@ -69,11 +69,11 @@ class SqliteDatabase:
         notifies: Collection[str] = (),
     ) -> T:
         """See Database."""
-        return await self._batches.write(work, touches, notifies)
+        return await self._batches.write(lambda one: _owned(work(one)), touches, notifies)
 
     async def read(self, work: Callable[[Connection], T]) -> T:
         """See Database."""
-        return await self._run(lambda: self._reading(work))
+        return await self._run(lambda: self._reading(lambda one: _owned(work(one))))
 
     @contextlib.asynccontextmanager
     async def view(self) -> AsyncIterator[Viewing]:
@@ -84,7 +84,7 @@ class SqliteDatabase:
             async def viewing(work: Callable[[Connection], T]) -> T:
                 def read() -> T:
                     with translated(self._path):
-                        return work(reader)
+                        return _owned(work(reader))
 
                 return await to_its_end(self._run(read))
 
@@ -205,6 +205,17 @@ def open_database(path: Path | str, run: Offload) -> SqliteDatabase:
         os.close(lock)
         raise
     return SqliteDatabase(str(place), writer, lock, run)
+
+
+def _owned(value: T) -> T:
+    """Return a result of work; TypeError: it is a cursor.
+
+    One that is freed by another thread resets its statement, which the connection runs again by then.
+    """
+    if isinstance(value, sqlite3.Cursor):
+        msg = "a cursor must not leave its connection's thread"
+        raise TypeError(msg)
+    return value
 
 
 @contextlib.contextmanager

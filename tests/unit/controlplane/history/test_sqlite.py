@@ -534,3 +534,12 @@ async def test_what_an_older_control_plane_writes_of_a_long_summary_is_listed(
     second = (await history.streams.listed_summaries(["s1"]))["s1"]
     assert (second.step, second.values["loss/0"], second.left_out) == (2, -1, 20)
     await history.close()
+
+
+async def test_no_work_returns_a_cursor(tmp_path: Path) -> None:
+    """Freed by another thread, one made an audited call fail in some ten thousand."""
+    history = await open_history(tmp_path / "history.db", clock=SystemClock(), run=in_thread)
+    for call in (history._database.write, history._database.read):
+        with pytest.raises(TypeError, match="cursor"):
+            await call(lambda connection: connection.execute("SELECT 1"))
+    await history.close()
