@@ -78,6 +78,11 @@ def evaluate_failure(cause: Cause, exit_code: int, *, has_result: bool) -> Why |
     return _of_session(cause, Why.EVALUATION_TIMEOUT)
 
 
+def is_by_program(cause: Cause) -> bool:
+    """Whether a program can end so by itself, whatever its exit code says of the platform."""
+    return cause in {Cause.PROGRAM_FAILED, Cause.COMPLETED}
+
+
 def _of_session(cause: Cause, timeout: Why) -> Why | None:
     """Return the failure for an end that the program did not choose."""
     match cause:

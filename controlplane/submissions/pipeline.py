@@ -12,13 +12,20 @@ from typing import TYPE_CHECKING, Final, TypeAlias
 
 from controlplane.domain.boards.values import SubmissionCause
 from controlplane.domain.values import Cause
-from controlplane.submissions.causes import SENTENCES, evaluate_failure, predict_failure
+from controlplane.submissions.causes import (
+    SENTENCES,
+    evaluate_failure,
+    is_by_program,
+    predict_failure,
+)
 
 if TYPE_CHECKING:
     from controlplane.history.board_values import SubmissionRow
 
 MOST_TRIES: Final = 3
 """Of a step that ended through no fault of its program."""
+KILLED: Final = f"the program was killed, or its result was lost, {MOST_TRIES} times"
+"""Of a prediction, by nobody that the platform knows."""
 RESULT_WITHIN_S: Final = 60.0
 """How long after its session's end the record of a result may come."""
 
@@ -158,7 +165,14 @@ def _judged(step: Step, stage: Stage, tries: int, noted_at: float, now: float) -
         why = failure(step.cause, step.exit_code, has_result=step.result is not Result.NONE)
     if why is not None:
         return Fail(why)
-    return Start(stage, tries + 1) if tries < MOST_TRIES else Fail(SubmissionCause.PLATFORM)
+    return Start(stage, tries + 1) if tries < MOST_TRIES else _failed(step, stage, step.cause)
+
+
+def _failed(step: Step, stage: Stage, cause: Cause) -> Fail:
+    """Return why there is no further try; a program that kills itself could else be submitted beyond all limits."""
+    if stage is Stage.PREDICT and is_by_program(cause) and not step.is_given_up:
+        return Fail(SubmissionCause.ENDED_EARLY, KILLED)
+    return Fail(SubmissionCause.PLATFORM)
 
 
 def _live(step: Step, stage: Stage, noted_at: float) -> Action:

@@ -19,6 +19,7 @@ from controlplane.submissions.causes import (
     predict_failure,
 )
 from controlplane.submissions.pipeline import (
+    KILLED,
     MOST_TRIES,
     RESULT_WITHIN_S,
     Action,
@@ -82,6 +83,19 @@ PREDICT, EVALUATE = Stage.PREDICT, Stage.EVALUATE
         (PREDICTS, ENDED, LATE, Fail(SubmissionCause.ENDED_EARLY)),
         (PREDICTS, replace(ENDED, result=Result.LOST), 6.0, Start(PREDICT, 2)),
         (PREDICTS, LOST, 6.0, Start(PREDICT, 2)),
+        # A program can do so on purpose: it counts.
+        (
+            replace(PREDICTS, predict_tries=MOST_TRIES),
+            replace(ENDED, result=Result.LOST),
+            6.0,
+            Fail(SubmissionCause.ENDED_EARLY, KILLED),
+        ),
+        (
+            replace(PREDICTS, predict_tries=MOST_TRIES),
+            replace(ENDED, cause=Cause.PROGRAM_FAILED, exit_code=submission_exits.PLATFORM_FAILED),
+            6.0,
+            Fail(SubmissionCause.ENDED_EARLY, KILLED),
+        ),
         (replace(PREDICTS, predict_tries=MOST_TRIES), LOST, 6.0, Fail(SubmissionCause.PLATFORM)),
         # Stopped by the platform, since it was held: no user did it.
         (
