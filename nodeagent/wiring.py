@@ -691,7 +691,7 @@ def _network_note(settings: Settings, isolation: IsolationFacts, found: NetworkF
     elif isolation.level is Isolation.NAMESPACE and os.geteuid():
         words.append("sessions have networks of their own, by pasta")
     if isolation.level is Isolation.NAMESPACE and isolation.joined_reason:
-        words.append(f"sessions cannot be kept to themselves: {isolation.joined_reason}")
+        words.append(f"--network none is not offered: {isolation.joined_reason}")
     if _only_owner(isolation):
         return "; ".join(words)  # all sessions belong to one person, as does the metadata
     if settings.metadata_addresses and found.open_reason:

@@ -86,8 +86,8 @@ _MNT_DETACH = 2
 _AT_FDCWD = -100
 _AT_RECURSIVE = 0x8000
 _MOUNT_ATTR_RDONLY, _MOUNT_ATTR_NOSUID, _MOUNT_ATTR_NODEV = 1, 2, 4
-_TELLING = ("locks",)
-"""Files of /proc with what programs of other sessions wrote: the byte ranges of their locks (F_OFD_SETLK)."""
+_HIDDEN_IN_PROC = ("locks",)
+"""Files of /proc with what programs of other sessions chose: the byte ranges of their locks (F_OFD_SETLK)."""
 _ONLY_SHOWN = _MOUNT_ATTR_RDONLY | _MOUNT_ATTR_NOSUID | _MOUNT_ATTR_NODEV
 
 CAP_SYS_PTRACE = 19
@@ -441,7 +441,7 @@ def _mount_proc(source: str, target: str, *, write: bool) -> None:
         _mount("proc", target, "proc", _MS_NOSUID | _MS_NODEV | _MS_NOEXEC)
     for path in _writable_of_kernel(target) if write else ():
         _mount(path, path, None, _MS_BIND | _MS_REC)
-    for name in _TELLING:
+    for name in _HIDDEN_IN_PROC:
         with contextlib.suppress(FileNotFoundError):  # a kernel without it
             _mount(os.devnull, os.path.join(target, name), None, _MS_BIND)
     _set_attributes(target, _MOUNT_ATTR_RDONLY, recursive=bool(source) or write)

@@ -83,9 +83,9 @@ def test_an_agent_does_not_start_without_networks_that_are_a_condition() -> None
 def test_a_node_says_why_its_sessions_cannot_be_kept_to_themselves() -> None:
     joined = replace(PARTED, joined_reason="unshare: not permitted")
     own = NetworkFacts(network=cast("Networks", object()))
-    assert "kept to themselves" not in _network_note(settings(), PARTED, own)
+    assert "--network none" not in _network_note(settings(), PARTED, own)
     note = _network_note(settings(), joined, own)
-    assert "sessions cannot be kept to themselves: unshare: not permitted" in note
+    assert "--network none is not offered: unshare: not permitted" in note
 
 
 def test_a_node_says_what_its_sessions_share() -> None:
