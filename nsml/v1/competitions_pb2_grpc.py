@@ -168,7 +168,8 @@ class CompetitionServiceServicer:
 
     def CloseCompetition(self, request, context):
         """End the phase that runs, or the competition: no more submissions; standings are by private scores once all submissions
-        before it are evaluated. Phases that have not begun when the competition is closed do not take place. Errors: NOT_FOUND; PERMISSION_DENIED; FAILED_PRECONDITION (it is not open).
+        before it are evaluated. Phases that have not begun when the competition is closed do not take place.
+        Errors: NOT_FOUND; PERMISSION_DENIED; FAILED_PRECONDITION (it is not open).
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
