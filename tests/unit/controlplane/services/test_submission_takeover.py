@@ -11,6 +11,7 @@ import pytest
 
 from controlplane.domain.boards.values import SubmissionState
 from controlplane.history.board_values import SubmissionRow
+from controlplane.history.errors import HistoryUnavailable
 from controlplane.submissions.feature import session_maker, submission_loop
 from controlplane.submissions.submission_loop import SubmissionLoop
 from tests.unit.controlplane.rig import Rig, platform, until
@@ -171,3 +172,23 @@ async def test_a_change_advances_its_submission_alone(rig: Rig) -> None:
     assert row_of_other is not None
     assert row_of_other.predict_session_id == ""
     assert not loop._soon
+
+
+@pytest.mark.parametrize("error", [HistoryUnavailable("it is away"), KeyError("a bad record")])
+async def test_one_that_cannot_be_looked_at_waits_for_the_next_sweep(
+    rig: Rig, monkeypatch: pytest.MonkeyPatch, error: Exception
+) -> None:
+    board = await Board.of(rig)
+    made = await board.submit()
+    loop = loop_of(rig, [0])
+    loop._leads = lambda: False
+    await loop.advance(made.id)
+    assert list(loop._soon) == [made.id], "it may lead again in a moment"
+
+    async def fails(_: str) -> SubmissionRow:
+        raise error
+
+    monkeypatch.setattr(loop._submissions, "get", fails)
+    await loop.advance(made.id)
+    assert not loop._soon
+    assert await loop.due() == [made.id]
