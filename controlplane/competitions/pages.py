@@ -114,7 +114,7 @@ class _Pages:
         except (NotFound, InvalidRequest):
             return PlainTextResponse(
                 "there is no such competition or phase, or it is not public;\n"
-                "nsml competition page OWNER/NAME prints an address for one that you see\n",
+                "nsml competition page OWNER/NAME prints an address that signs you in\n",
                 status_code=404,
                 headers={"cache-control": "no-store", **_HEADERS},
             )

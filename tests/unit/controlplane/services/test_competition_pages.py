@@ -16,7 +16,7 @@ from tests.unit.controlplane.views.test_views import site
 PAGE = "/competitions/kim/cup"
 MISSING = (
     "there is no such competition or phase, or it is not public;\n"
-    "nsml competition page OWNER/NAME prints an address for one that you see\n"
+    "nsml competition page OWNER/NAME prints an address that signs you in\n"
 )
 MARKER = 0.123454321
 """A private score that nothing else is."""
