@@ -154,7 +154,9 @@ class _Pages:
         """Return who asks, by a token, or by the cookie of a page; those without see what is public."""
         shown = request.headers.get("authorization", "")
         if not shown.lower().startswith(_BEARER):
-            cookie = request.cookies.get(COOKIE, "")
+            # A script of another page, such as a program's board, reads none with the visitor's cookie.
+            is_visit = request.headers.get("sec-fetch-dest", "document") == "document"
+            cookie = request.cookies.get(COOKIE, "") if is_visit else ""
             return await self._visits.viewer(cookie, page) or ANYBODY
         who = await self._callers.of_token(shown[len(_BEARER) :].strip(), address_of(request))
         return who if isinstance(who, UserCaller) else ANYBODY

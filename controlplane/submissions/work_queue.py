@@ -4,16 +4,20 @@ from __future__ import annotations
 
 import asyncio
 from contextlib import asynccontextmanager
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Iterable
+
+URGENT_TOGETHER: Final = 8
+"""As many with news go first until one of the others does: results that stay on their way hold up no new submission."""
 
 
 class WorkQueue:
     """Submissions that wait for a worker, by id. One that is added while it is looked at is looked at again."""
 
     def __init__(self) -> None:
+        self._passed_by = 0
         self._urgent: dict[str, None] = {}
         self._others: dict[str, None] = {}
         self._taken: set[str] = set()
@@ -39,8 +43,12 @@ class WorkQueue:
         while (one := self._chosen()) is None:
             self._changed.clear()
             await self._changed.wait()
-        waiting = self._urgent if one in self._urgent else self._others
-        del waiting[one]
+        if one in self._urgent:
+            del self._urgent[one]
+            self._passed_by += 1
+        else:
+            del self._others[one]
+            self._passed_by = 0
         self._taken.add(one)
         try:
             yield one
@@ -49,8 +57,11 @@ class WorkQueue:
             self._changed.set()
 
     def _chosen(self) -> str | None:
-        for waiting in (self._urgent, self._others):
-            for one in waiting:
+        lines = [self._urgent, self._others]
+        if self._passed_by >= URGENT_TOGETHER:
+            lines.reverse()
+        for line in lines:
+            for one in line:
                 if one not in self._taken:
                     return one
         return None

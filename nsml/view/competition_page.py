@@ -90,9 +90,12 @@ footer { margin-top: 2.5rem; color: var(--faint); font-size: 0.875rem; }
 POLICY: Final = (
     "default-src 'none'; "
     f"style-src 'sha256-{b64encode(sha256(STYLE.encode()).digest()).decode()}'; "
-    "base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
+    "base-uri 'none'; form-action 'none'; frame-ancestors 'none'; sandbox"
 )
-"""The Content-Security-Policy of the pages: nothing but their own style."""
+"""The Content-Security-Policy of the pages: nothing but their own style.
+
+In their sandbox they are of no origin: boards of programs, which choose their HTML, are served beside them and cannot read them.
+"""
 
 
 @dataclass(frozen=True, kw_only=True)

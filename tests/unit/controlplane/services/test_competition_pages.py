@@ -136,6 +136,11 @@ async def test_a_browser_signs_in_to_one_page_by_an_address_for_one_visit() -> N
         assert (used.status_code, "nsml competition page kim/cup" in used.text) == (403, True)
         await cup.create("draft")
         secret = {"cookie": cookie.partition(";")[0]}
+        for dest in ("empty", "iframe"):
+            read = await browser.get(
+                f"{here.url}{PAGE}", headers={**secret, "sec-fetch-dest": dest}
+            )
+            assert read.status_code == 404, "no script reads it with the cookie"
         other = await browser.get("/competitions/kim/draft", headers=secret)
         assert other.status_code == 404, "a cookie is of one page"
         assert "cup" not in (await browser.get("/competitions/", headers=secret)).text

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from controlplane.submissions.work_queue import WorkQueue
+from controlplane.submissions.work_queue import URGENT_TOGETHER, WorkQueue
 
 
 async def taken(queue: WorkQueue) -> str:
@@ -22,6 +22,16 @@ async def test_what_has_news_goes_before_what_a_sweep_found() -> None:
     queue.add_urgent(["c", "d"])
     queue.add(["d"])
     assert [await taken(queue) for _ in range(4)] == ["c", "d", "a", "b"]
+
+
+async def test_others_have_their_turn_however_many_have_news() -> None:
+    queue = WorkQueue()
+    queue.add(["new"])
+    seen = []
+    while "new" not in seen:
+        queue.add_urgent(["a", "b"])
+        seen.append(await taken(queue))
+    assert len(seen) == URGENT_TOGETHER + 1
 
 
 async def test_one_that_is_looked_at_waits_and_has_another_turn() -> None:
