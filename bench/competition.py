@@ -8,9 +8,10 @@ else is real: the prediction programs and the evaluations are sessions. Half of 
 quarter the best 50, a quarter their own entries; in processes of their own, on the same processors.
 
 `seen_..._ms` is from the end of an evaluation's program, as recorded with its session, to the answer with its score at a
-watcher, over all pairs of a submission and a watcher that sees it. Scores, ranks, their order in every answer on
-the way (of one watcher of each kind in each process), and that no score is there before its evaluation has ended, are checked:
-`wrong` counts what was wrong, and the exit code is then 1. `steps_s` is a submission alone, from the call to its score.
+watcher, over all pairs of a submission and a watcher that sees it. Scores, ranks, their order in every answer on the way
+(of one watcher of each kind in each process) and in the last answers of all, and that no score is there before its
+evaluation has ended, are checked: `wrong` counts what was wrong, and the exit code is then 1. `steps_s` is a submission
+alone, from the call to its score.
 """
 
 from __future__ import annotations
@@ -36,7 +37,7 @@ from bench.competition_watchers import KINDS, MOST, OWN, TOP, WHOLE, Watcher, Wa
 from bench.platform import ROOT, Platform
 from bench.report import percentile, report
 from nsml.client import contexts
-from nsml.client.boards import watch_submission
+from nsml.client.boards import OVER, watch_submission
 from nsml.client.connect import connect
 from nsml.v1 import boards_pb2 as pb
 
@@ -327,12 +328,12 @@ class _Competition:
         """Return all submissions once they are over."""
         while True:
             found = [one async for one in owner.submissions.every(DATASET)]
-            if all(
-                one.state in (pb.SUBMISSION_STATE_SCORED, pb.SUBMISSION_STATE_FAILED)
-                for one in found
-            ):
+            live = [one for one in found if one.state not in OVER]
+            if not live:
                 return found
-            await asyncio.sleep(min(2.0, len(found) / 500))
+            # The newest: to list all of them again and again costs what is measured.
+            async for _ in watch_submission(owner, live[0].id):
+                pass
 
     async def _check(
         self,
@@ -423,7 +424,7 @@ class _Competition:
         processes = []
         try:
             for number in range(WATCHER_PROCESSES):
-                told = Watching(
+                watching = Watching(
                     server=context.server,
                     ca=context.ca,
                     server_name=context.server_name,
@@ -438,7 +439,7 @@ class _Competition:
                     text=True,
                 )
                 processes.append(process)
-                _tell(process, asdict(told))
+                _tell(process, asdict(watching))
             for process in processes:
                 if _line(process) != "watching":
                     raise RuntimeError("a process of watchers ended")

@@ -47,7 +47,7 @@ class Watcher:
 
 @dataclass(frozen=True, kw_only=True)
 class Watching:
-    """What a process of watchers is told."""
+    """What a process of watchers has to do."""
 
     server: str
     ca: str
@@ -107,6 +107,11 @@ def view(kind: str, user: str, expected: Expected) -> list[tuple[str, float, int
     return ranked[: KINDS[kind].limit or MOST]
 
 
+def scored(entries: Iterable[pb.BoardEntry]) -> list[tuple[str, float, int]]:
+    """Return what a watcher sees: of each entry with a score, submission, score and rank."""
+    return [(one.submission_id, one.score, one.rank) for one in entries if one.HasField("score")]
+
+
 class Watchers:
     """All watchers of a process."""
 
@@ -115,7 +120,7 @@ class Watchers:
         self._seen = Seen()
         self._at: dict[str, dict[str, list[float]]] = defaultdict(lambda: defaultdict(list))
         self._scores: dict[str, set[float]] = defaultdict(set)
-        self._last: dict[int, list[tuple[str, float, int]]] = {}
+        self._last: dict[int, Sequence[pb.BoardEntry]] = {}
         self._changed = asyncio.Condition()
 
     async def run(self) -> Seen:
@@ -147,55 +152,70 @@ class Watchers:
             number: view(one.kind, one.user, expected)
             for number, one in enumerate(self._watching.watchers)
         }
+        missing = dict(views)
+
+        def all_seen() -> bool:
+            for number in list(missing):
+                if scored(self._last[number]) == missing[number]:
+                    del missing[number]
+            return not missing
+
         try:
             async with asyncio.timeout(PATIENCE_S), self._changed:
-                await self._changed.wait_for(lambda: self._last == views)
+                await self._changed.wait_for(all_seen)
         except TimeoutError:
-            for number, one in enumerate(self._watching.watchers):
-                pairs = zip(self._last[number], views[number], strict=False)
-                others = [f"{has} for {wants}" for has, wants in pairs if has != wants]
-                if others or len(self._last[number]) != len(views[number]):
-                    self._seen.wrong.append(
-                        f"{one.user} ({one.kind}) sees {len(self._last[number])} of"
-                        f" {len(views[number])} entries in the end: {'; '.join(others[:_SHOWN])}"
-                    )
+            for number, wanted in missing.items():
+                one, has = self._watching.watchers[number], scored(self._last[number])
+                pairs = zip(has, wanted, strict=False)
+                others = [f"{one} for {other}" for one, other in pairs if one != other]
+                self._seen.wrong.append(
+                    f"{one.user} ({one.kind}) sees {len(has)} of {len(wanted)} entries in the end:"
+                    f" {'; '.join(others[:_SHOWN])}"
+                )
+        for number, one in enumerate(self._watching.watchers):
+            self._check(one.kind, self._last[number])
 
     async def _follow(self, number: int, watcher: Watcher, *, checks: bool) -> None:
         """Watch; `checks`: look for mistakes in each answer, which takes longer than to receive it."""
-        told = self._watching
+        watching = self._watching
         context = Context(
-            name="bench", server=told.server, ca=told.ca, server_name=told.server_name
+            name="bench",
+            server=watching.server,
+            ca=watching.ca,
+            server_name=watching.server_name,
         )
         known: set[str] = set()
         times, kind = self._at[watcher.kind], watcher.kind
         async with connect(context, token=watcher.token) as client:
-            async for answer in watch_board(client, told.board, KINDS[kind]):
+            async for answer in watch_board(client, watching.board, KINDS[kind]):
                 now = time.time()
-                entries = list(answer.entries)
-                scored = [one for one in entries if one.HasField("score")]
-                for one in scored:
-                    if one.submission_id not in known:
+                entries = answer.entries
+                for one in entries:
+                    if one.submission_id not in known and one.HasField("score"):
                         known.add(one.submission_id)
                         times[one.submission_id].append(now)
-                    self._scores[one.submission_id].add(one.score)
+                        self._scores[one.submission_id].add(one.score)
                 if checks:
-                    self._seen.wrong += mistakes(kind, entries)[:_SHOWN]
+                    self._check(kind, entries)
                 self._seen.answers[kind] = self._seen.answers.get(kind, 0) + 1
                 self._seen.entries[kind] = self._seen.entries.get(kind, 0) + len(entries)
                 async with self._changed:
-                    self._last[number] = [
-                        (one.submission_id, one.score, one.rank) for one in scored
-                    ]
+                    self._last[number] = entries
                     self._changed.notify_all()
+
+    def _check(self, kind: str, entries: Sequence[pb.BoardEntry]) -> None:
+        self._seen.wrong += mistakes(kind, entries)[:_SHOWN]
+        for submission, score, _ in scored(entries):
+            self._scores[submission].add(score)
 
 
 def main() -> None:
     """Watch."""
     # Unbuffered: what follows is read by the loop.
     with open(0, "rb", buffering=0, closefd=False) as first:
-        told: dict[str, Any] = json.loads(first.readline())
-    watchers = [Watcher(**one) for one in told.pop("watchers")]
-    seen = asyncio.run(Watchers(Watching(**told, watchers=watchers)).run())
+        given: dict[str, Any] = json.loads(first.readline())
+    watchers = [Watcher(**one) for one in given.pop("watchers")]
+    seen = asyncio.run(Watchers(Watching(**given, watchers=watchers)).run())
     print(json.dumps(asdict(seen)))
 
 

@@ -90,6 +90,7 @@ def scoreboards(core: Core) -> Scoreboards:
 def wire(core: Core) -> Feature:
     """Offer SubmissionService; the leader carries submissions out."""
     views = SubmissionViews(
+        history=core.history,
         scoreboards=core.shared(scoreboards),
         state=core.state,
         submissions=core.shared(submissions),

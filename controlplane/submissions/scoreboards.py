@@ -8,7 +8,7 @@ from operator import attrgetter, is_
 from typing import TYPE_CHECKING, Final, NamedTuple, TypeAlias
 
 from controlplane.core.shared_call import SharedCall
-from controlplane.domain.boards.public_scores import shown_scores
+from controlplane.domain.boards.public_scores import shown_scores, without_improvement
 from controlplane.domain.boards.ranking import (
     Listing,
     Order,
@@ -100,6 +100,7 @@ class Scoreboard:
         self.trends: dict[_TrendKey, tuple[float, ...]] = {}
         self.day_ago: dict[tuple[BestPer, bool], Mapping[Group, int]] = {}
         self._listings: dict[tuple[BestPer, bool, bool], Listing] = {}
+        self._no_better: dict[Name, frozenset[str]] = {}
         # Shared by all made from each other: it holds for the very lists of ids that it was made of.
         self.own: dict[tuple[str, str, str], _Own] = known.own if known else {}
         self._update(read.entries, known)
@@ -165,14 +166,17 @@ class Scoreboard:
         return touched[name]
 
     def _shown_scores(self, participant: Name) -> Mapping[str, float | None]:
-        own = map(self.exact.__getitem__, self.by_name[participant])
         settings = self.settings
         return shown_scores(
-            [one for one in own if one.participant == participant],
+            self._entries_of(participant),
             settings.public_score,
             settings.ladder_step,
             settings.direction,
         )
+
+    def _entries_of(self, participant: Name) -> list[Entry]:
+        own = map(self.exact.__getitem__, self.by_name[participant])
+        return [one for one in own if one.participant == participant]
 
     def _public(self, submission_id: str, shown: float | None) -> Entry:
         exact = self.exact[submission_id]
@@ -236,6 +240,18 @@ class Scoreboard:
         """Return the score that participants see; None: it has none."""
         public = self.public.get(submission_id)
         return public.score if public is not None else None
+
+    def keeps_best(self, submission_id: str) -> bool:
+        """Whether it shows the score of an earlier one of its participant, as it is no improvement."""
+        one = self.exact.get(submission_id)
+        if one is None or self.settings.public_score is PublicScore.EXACT:
+            return False
+        participant = one.participant
+        if participant not in self._no_better:
+            own = self._entries_of(participant)
+            shown = {one.id: self.public[one.id].score for one in own}
+            self._no_better[participant] = without_improvement(own, shown)
+        return submission_id in self._no_better[participant]
 
     def rank(self, submission_id: str) -> int:
         """Return the rank by the scores that participants see, in place of a better one of its group; 0: none."""

@@ -11,11 +11,13 @@ from functools import cache, cached_property
 from itertools import groupby, starmap
 from operator import attrgetter, ne, sub
 from typing import TYPE_CHECKING, Final, NamedTuple
+from weakref import WeakKeyDictionary
 
 from nsml.v1 import boards_pb2 as pb
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
+    from collections.abc import Set as AbstractSet
 
 _TAG: Final = bytes([pb.WatchBoardResponse.ENTRIES_FIELD_NUMBER << 3 | 2])
 """Of an entry in an encoded WatchBoardResponse: a field with a length."""
@@ -105,35 +107,69 @@ class EncodedEntries:
 
     def __init__(self, entries: Iterable[EncodedEntry]) -> None:
         self.entries = tuple(entries)
-        self.bodies = [one.body for one in self.entries]
-        self._rest = [(one.ranks, one.trend) for one in self.entries]
-
-    @property
-    def encoded(self) -> bytes:
-        """All entries, as a part of an encoded WatchBoardResponse or ListEntriesResponse."""
-        return b"".join([one.encoded for one in self.entries])
+        self._bodies = [one.body for one in self.entries]
+        self._changes: WeakKeyDictionary[EncodedEntries, EncodedChange] = WeakKeyDictionary()
 
     def is_same(self, other: EncodedEntries) -> bool:
         """Whether they differ in nothing but the GPU seconds of live sessions."""
-        return self.bodies == other.bodies and self._rest == other._rest
+        return (
+            self._bodies == other._bodies
+            and [one.ranks for one in self.entries] == [one.ranks for one in other.entries]
+            and [one.trend for one in self.entries] == [one.trend for one in other.entries]
+        )
+
+    def change_from(self, before: EncodedEntries) -> EncodedChange:
+        """Return what makes these entries of those before: found once, and kept as long as `before`."""
+        change = self._changes.get(before)
+        if change is None:
+            unused = before._places.copy()
+            places = [unused.pop(body, -1) for body in self._bodies]
+            change = self._changes[before] = _encoded_change(before.entries, self.entries, places)
+        return change
 
     @cached_property
-    def places(self) -> dict[bytes, int]:
-        """The position of each body."""
-        return {body: place for place, body in enumerate(self.bodies)}
+    def _places(self) -> dict[bytes, int]:
+        return {body: place for place, body in enumerate(self._bodies)}
+
+    @cached_property
+    def size(self) -> int:
+        """Bytes of all bodies."""
+        return sum(map(len, self._bodies))
+
+
+class EncodedChange(NamedTuple):
+    """What makes entries of others.
+
+    Attributes:
+        places: where each entry was before; -1: it is added.
+        added: positions of the added entries.
+        kept: all places before of kept entries.
+        change: the `change` of an encoded WatchBoardResponse.
+    """
+
+    places: Sequence[int]
+    added: Sequence[int]
+    kept: AbstractSet[int]
+    change: bytes
 
 
 def encoded_change(before: EncodedEntries, after: EncodedEntries) -> bytes | None:
     """Return the `entries` and the `change` of an encoded WatchBoardResponse; None: all entries are as short."""
-    unused = before.places.copy()
-    # Where each entry was before; -1: it is added.
-    places = [unused.pop(body, -1) for body in after.bodies]
-    added = [one for one, place in zip(after.entries, places, strict=True) if place < 0]
-    kept = [
-        (before.entries[place], one)
-        for one, place in zip(after.entries, places, strict=True)
-        if place >= 0
-    ]
+    change = after.change_from(before)
+    return joined(change, [after.entries[place] for place in change.added], after.size)
+
+
+def joined(change: EncodedChange, added: Sequence[EncodedEntry], size: int) -> bytes | None:
+    """Return a change with the added entries; None: it is not shorter than `size`."""
+    if len(change.change) + sum(len(one.body) for one in added) >= size:
+        return None
+    return b"".join([*[one.encoded for one in added], change.change])
+
+
+def _encoded_change(
+    before: Sequence[EncodedEntry], after: Sequence[EncodedEntry], places: Sequence[int]
+) -> EncodedChange:
+    kept = [(before[place], one) for one, place in zip(after, places, strict=True) if place >= 0]
     change = pb.BoardChange(runs=_runs(places))
     old, new = [one.ranks for one, _ in kept], [one.ranks for _, one in kept]
     if old != new:
@@ -143,11 +179,12 @@ def encoded_change(before: EncodedEntries, after: EncodedEntries) -> bytes | Non
             getattr(change, name).extend(_shift_runs(was, now))
     _set_trends(change, [one.trend for one, _ in kept], [one.trend for _, one in kept])
     _set_gpu_seconds(change, [(was.gpu_seconds, now.gpu_seconds) for was, now in kept])
-    size = change.ByteSize() + sum(len(one.body) for one in added)
-    if size >= sum(map(len, after.bodies)):
-        return None
-    encoded = pb.WatchBoardResponse(change=change).SerializeToString()
-    return b"".join([*[one.encoded for one in added], encoded])
+    return EncodedChange(
+        places,
+        [place for place, was in enumerate(places) if was < 0],
+        set(places),
+        pb.WatchBoardResponse(change=change).SerializeToString(),
+    )
 
 
 def _runs(places: Iterable[int]) -> Iterator[int]:

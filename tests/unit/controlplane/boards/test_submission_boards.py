@@ -7,12 +7,14 @@ from itertools import product
 from hypothesis import given
 from hypothesis import strategies as st
 
+from controlplane.boards.board_responses import ShownEntries
 from controlplane.boards.submission_boards import SubmissionRanking
 from controlplane.domain.boards.values import BestPer, BoardSettings
 from controlplane.domain.identity import User
 from controlplane.history.board_values import EvaluationState, SubmissionEntry
 from controlplane.history.sql.submissions import BoardMark, BoardReading
 from controlplane.submissions.scoreboards import Scoreboard
+from nsml.spec.board_changes import apply_change
 from nsml.v1 import boards_pb2 as pb
 from tests.unit.controlplane.submissions.test_scoreboards import (
     ENTRIES,
@@ -29,7 +31,7 @@ def shown(
     ranking: SubmissionRanking, user: User, best_per: BestPer, *, is_manager: bool, own_only: bool
 ) -> tuple[int, list[pb.BoardEntry]]:
     """How many entries a user sees, and the first six of these."""
-    encoded = ranking.seen_by(
+    seen = ranking.seen_by(
         user,
         best_per=best_per,
         by_private=False,
@@ -37,8 +39,12 @@ def shown(
         own_only=own_only,
         most=6,
     )
-    entries = pb.WatchBoardResponse.FromString(b"".join(encoded)).entries
-    return ranking.count(user, is_manager=is_manager), list(entries)
+    return ranking.count(user, is_manager=is_manager), decoded(seen)
+
+
+def decoded(seen: ShownEntries) -> list[pb.BoardEntry]:
+    encoded = b"".join(one.encoded for one in seen.entries)
+    return list(pb.WatchBoardResponse.FromString(encoded).entries)
 
 
 @given(SETTINGS, st.lists(ENTRIES, min_size=1, max_size=3))
@@ -73,3 +79,32 @@ def test_entries_are_those_of_a_ranking_made_anew(
                     one.submission_id for one in found if one.state == pb.SUBMISSION_STATE_FAILED
                 }
                 assert failed <= own
+
+
+@given(SETTINGS, ENTRIES, ENTRIES)
+def test_what_watchers_have_after_a_change_is_what_is_seen(
+    settings: BoardSettings, first: list[SubmissionEntry], changed: list[SubmissionEntry]
+) -> None:
+    before = SubmissionRanking(whole(settings, first))
+    read = BoardReading(EvaluationState(), BoardMark(1, "u0", 1), tuple(changed), is_whole=False)
+    after = before.after(Scoreboard(settings, read, hour=HOUR, before=before.board))
+    for user, best_per, is_manager, own_only, most in product(
+        USERS, BestPer, (False, True), (False, True), (2, 6)
+    ):
+        was, now = (
+            one.seen_by(
+                user,
+                best_per=best_per,
+                by_private=False,
+                is_manager=is_manager,
+                own_only=own_only,
+                most=most,
+            )
+            for one in (before, after)
+        )
+        change = now.change_from(was)
+        assert now.is_same(was) == (decoded(was) == decoded(now))
+        if change is not None:
+            received = pb.WatchBoardResponse.FromString(change)
+            whole_before = pb.WatchBoardResponse(entries=decoded(was))
+            assert list(apply_change(whole_before, received).entries) == decoded(now)

@@ -99,7 +99,9 @@ class Boards(boards_pb2_grpc.BoardServiceServicer):
                 if state.bad_changes:
                     change = state.bad_changes.pop(0).SerializeToString()
             sent = now
-            answer = pb.WatchBoardResponse.FromString(now.encoded if change is None else change)
+            answer = pb.WatchBoardResponse.FromString(
+                b"".join([one.encoded for one in now.entries]) if change is None else change
+            )
             answer.board.CopyFrom(board)
             self.state.watched.append(answer)
             yield answer
