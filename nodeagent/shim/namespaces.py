@@ -443,7 +443,10 @@ def _mount_proc(source: str, target: str, *, write: bool) -> None:
         _mount(path, path, None, _MS_BIND | _MS_REC)
     for name in _HIDDEN_IN_PROC:
         with contextlib.suppress(FileNotFoundError):  # a kernel without it
-            _mount(os.devnull, os.path.join(target, name), None, _MS_BIND)
+            hidden = os.path.join(target, name)
+            _mount(os.devnull, hidden, None, _MS_BIND)
+            # A device still, the empty one: or it could not be read.
+            _set_attributes(hidden, _MOUNT_ATTR_RDONLY | _MOUNT_ATTR_NOSUID, recursive=False)
     _set_attributes(target, _MOUNT_ATTR_RDONLY, recursive=bool(source) or write)
     if write:
         _let_write(target)
