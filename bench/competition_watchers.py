@@ -148,11 +148,10 @@ class Watchers:
 
     async def _reach(self, expected: Expected) -> None:
         """Wait until every watcher sees what it has to, or note what it sees instead."""
-        views = {
+        missing = {
             number: view(one.kind, one.user, expected)
             for number, one in enumerate(self._watching.watchers)
         }
-        missing = dict(views)
 
         def all_seen() -> bool:
             for number in list(missing):
