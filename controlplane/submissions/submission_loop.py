@@ -124,6 +124,7 @@ class SubmissionLoop:
         self._clock = clock
         self._leads = leads
         self._soon: dict[str, None] = {}
+        self._is_soon = asyncio.Event()
         self._evaluations_due = asyncio.Event()
 
     async def run(self) -> NoReturn:
@@ -162,8 +163,11 @@ class SubmissionLoop:
 
     async def _look_again(self, queue: WorkQueue) -> NoReturn:
         while True:
+            await self._is_soon.wait()
             await self._clock.sleep(SOON_S)
             queue.add_urgent(self._soon)
+            if not self._soon:
+                self._is_soon.clear()
 
     async def _sweep_again(self, submitted: Committed, queue: WorkQueue) -> NoReturn:
         while True:
@@ -217,16 +221,19 @@ class SubmissionLoop:
 
     async def advance(self, submission_id: str) -> None:
         """Advance a submission as far as it goes now; if it is over, its re-evaluations are next."""
+        await self._guarded(self._look_at, submission_id, submission_id)
 
-        async def one(submission_id: str) -> None:
-            row = await self._submissions.get(submission_id)
-            if row is not None and not row.state.is_over:
-                await self._advance(row)
-                return
-            self._soon.pop(submission_id, None)
-            self._evaluations_due.set()
+    async def _look_at(self, submission_id: str) -> None:
+        row = await self._submissions.get(submission_id)
+        if row is not None and not row.state.is_over:
+            await self._advance(row)
+            return
+        self._soon.pop(submission_id, None)
+        self._evaluations_due.set()
 
-        await self._guarded(one, submission_id, submission_id)
+    def _look_soon(self, submission_id: str) -> None:
+        self._soon[submission_id] = None
+        self._is_soon.set()
 
     async def advance_evaluations(self) -> None:
         """Advance the evaluations of re-evaluations, and show those that are over.
@@ -269,7 +276,7 @@ class SubmissionLoop:
             if action is None:
                 return
             if not self._leads():
-                self._soon[row.id] = None  # it may lead again in a moment
+                self._look_soon(row.id)  # it may lead again in a moment
                 return
             changed = await self._carry_out(row, action, predict, evaluate)
             if changed is None:
@@ -279,7 +286,7 @@ class SubmissionLoop:
     def _note(self, row: SubmissionRow, step: Step | None, action: Action | None) -> None:
         """Note whether the step has ended, and its result is on its way: no change reports when it is kept."""
         if step is not None and step.cause is not None and isinstance(action, Wait):
-            self._soon[row.id] = None
+            self._look_soon(row.id)
         else:
             self._soon.pop(row.id, None)
 
