@@ -171,10 +171,10 @@ async def test_ranks_of_a_day_ago_are_those_of_what_was_reported_by_then(rig: Ri
     await ended(rig, "kim", 0.5)
     climbed = await ended(rig, "lee", 0.4)
     fresh = await ended(rig, "max", created_at=time.time())
-    now = json.dumps({"kind": "metric", "time": time.time(), "values": {"val/acc": 0.9}}).encode()
-    for one, first in ((climbed, 2), (fresh, 1)):
+    for one, first, at in ((climbed, 2, fresh.created_at), (fresh, 1, fresh.created_at + 1)):
         key = StreamKey(one.id, 1, 0, Channel.METRIC, 1)
-        chunk = Chunk(stream=key, first=first, last=first, records=(now,))
+        record = json.dumps({"kind": "metric", "time": at, "values": {"val/acc": 0.9}}).encode()
+        chunk = Chunk(stream=key, first=first, last=first, records=(record,))
         await rig.on.history.streams.append([chunk])
     await create(kim)
     ranks = {one.owner: (one.rank, one.rank_before) for one in await entries(kim)}
