@@ -8,7 +8,7 @@ else is real: the prediction programs and the evaluations are sessions. Half of 
 quarter the best 50, a quarter their own entries; in processes of their own, on the same processors.
 
 `seen_..._ms` is from the end of an evaluation's program, as recorded with its session, to the answer with its score at a
-watcher, over all pairs of a submission and a watcher that sees it. Scores, ranks, their order in every answer on the way
+watcher, over all pairs of a submission and a watcher that sees it; `scored_..._ms` until the score is recorded. Scores, ranks, their order in every answer on the way
 (of one watcher of each kind in each process) and in the last answers of all, and that no score is there before its
 evaluation has ended, are checked: `wrong` counts what was wrong, and the exit code is then 1. `steps_s` is a submission
 alone, from the call to its score.
@@ -395,7 +395,14 @@ class _Competition:
                 if scores != [self._truth.get(submission)]:
                     wrong.append(f"{submission} was seen with {scores}")
         last = [max(values) for values in whole.values() if values]
+        scored = [
+            1000 * _between(one.steps[-1].ended_at, one.ended_at)
+            for one in over.values()
+            if one.id in self._counted and one.steps
+        ]
         figures |= {
+            "scored_p50_ms": statistics.median(scored),
+            "scored_p95_ms": percentile(scored, 0.95),
             "seen_p50_ms": statistics.median(every),
             "seen_p95_ms": percentile(every, 0.95),
             "seen_max_ms": max(every),
