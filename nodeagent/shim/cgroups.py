@@ -146,8 +146,10 @@ class Group:
             except FileNotFoundError:
                 if self._version != 1:
                     raise
-                # the removed parent of ours had no settings
-                os.makedirs(os.path.dirname(folder), 0o755, exist_ok=True)
+                above = os.path.dirname(folder)
+                os.makedirs(above, 0o755, exist_ok=True)
+                if folder == self._of.get(CPU):
+                    _yield_processors(self._version, above)
                 self._make_folder(folder)
         if memory_bytes is not None and MEMORY in self._of:
             self.limit_memory(memory_bytes)
@@ -382,6 +384,8 @@ def find_base(
     for base in bases:
         working = _tried(base, start, reasons)
         if working["folders"]:
+            if CPU in working["folders"]:
+                _yield_processors(working["version"], working["folders"][CPU])
             missing = [one for one in CONTROLLERS if one not in working["folders"]]
             return working, "; ".join(reasons) if missing else ""
     return None, "; ".join(dict.fromkeys(reasons)) or "no control groups are mounted"
@@ -446,6 +450,16 @@ def _tried(base: Base, start: Callable[[], int], reasons: list[str]) -> Base:
             group.kill()
             group.remove()
     return {"version": base["version"], "folders": working}
+
+
+def _yield_processors(version: int, folder: str) -> None:
+    """Give all groups below `folder` together a quarter of the weight of another group, such as the platform's own.
+
+    It counts only where programs want more processors than there are: an agent and a control plane on the same
+    machine must go on then.
+    """
+    name, weight = ("cpu.shares", "256") if version == 1 else ("cpu.weight", "25")
+    _try_write(folder, name, weight)
 
 
 def _try_group(group: Group, start: Callable[[], int]) -> None:

@@ -5,6 +5,7 @@ Every program here is ended by what keeps its limit, so each test says what it w
 
 from __future__ import annotations
 
+import asyncio
 import os
 from contextlib import suppress
 from pathlib import Path
@@ -457,6 +458,32 @@ async def test_no_group_is_left(limited: Bench) -> None:
     async with limited.new_driver():
         assert not (places[0] / f"{SESSION}.9.9").exists()
     assert not any(place.exists() for place in places)
+
+
+async def test_all_programs_together_weigh_less_than_one_other_group(
+    limited: Bench,
+) -> None:
+    if kept_by(limited) != "group" or "cpu" not in limited.limits.groups["folders"]:
+        pytest.skip("there are no groups")
+    programs = Path(limited.limits.groups["folders"]["cpu"])
+    own, others = (256, 1024) if limited.limits.groups["version"] == 1 else (25, 100)
+    name = "cpu.shares" if others == 1024 else "cpu.weight"
+
+    async def weight(rank: int) -> int:
+        waits = "print('ready', flush=True); import time; time.sleep(999)"
+        async with limited.new_driver() as driver:
+            spec = python(limited, waits, rank=rank)
+            await driver.start(spec)
+            await limited.ready(spec)
+            found = int((programs / name).read_text())
+            assert int((programs / str(spec.replica_id) / name).read_text()) == others
+            await driver.kill(spec.replica_id, reason="seen")
+            await soon(driver.wait(spec.replica_id))
+        return found
+
+    assert await weight(0) == own
+    assert not await asyncio.to_thread(programs.exists), "the next program makes it again"
+    assert await weight(1) == own
 
 
 async def test_a_program_does_not_change_its_own_limits(limited: Bench) -> None:
