@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from nodeagent.confinement import is_confined
 from nodeagent.network.gang_network import HOST, NONE, GangNetwork
 from nodeagent.runtimes.interface import NodeRefused
 from nsml.v1 import resources_pb2 as resources
@@ -18,14 +19,6 @@ _REFUSALS = {
     resources.NETWORK_OWN: "this node gives sessions no network of their own: nsml node show says why",
     resources.NETWORK_NONE: "this node cannot keep sessions from its network: nsml node show says why",
 }
-CONFINED = frozenset(
-    {
-        sessions.SESSION_STAGE_PREDICT,
-        sessions.SESSION_STAGE_PREDICT_TEST,
-        sessions.SESSION_STAGE_EVALUATE,
-    }
-)
-"""Stages of sessions that nothing may leave but their result: without a network, and nobody enters them."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -46,11 +39,6 @@ class NetworkOffer:
         own = [resources.NETWORK_OWN] if self.has_own else []
         host = [] if self.host is None else [resources.NETWORK_HOST]
         return [*own, *host, *([resources.NETWORK_NONE] if self.has_none else [])]
-
-
-def is_confined(spec: sessions.SessionSpec) -> bool:
-    """Whether nothing may leave the session but its result, whatever else is ordered."""
-    return spec.stage in CONFINED
 
 
 def has_no_network(spec: sessions.SessionSpec) -> bool:

@@ -11,8 +11,8 @@ from __future__ import annotations
 
 from google.protobuf.message import DecodeError
 
+from nodeagent.confinement import is_confined
 from nodeagent.folders import ReplicaFolder, ReplicaFolders, write_atomically
-from nodeagent.network.host_network import is_confined
 from nsml.v1 import agents_pb2 as pb
 from nsml.v1 import sessions_pb2 as sessions
 

@@ -26,6 +26,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
+from nodeagent.confinement import is_confined
 from nodeagent.engine.client import EngineUnreachable
 from nodeagent.engine.watch import EngineWatch
 from nodeagent.environments.dockerfile_builds import Recipe
@@ -41,7 +42,7 @@ from nodeagent.network.gang_network import (
     launcher_variables,
     own_port,
 )
-from nodeagent.network.host_network import is_confined, shares_ports
+from nodeagent.network.host_network import shares_ports
 from nodeagent.replica.assignments import dataset_name, note_use, owner_of, stage_word
 from nodeagent.replica.preparation_log import PreparationLog
 from nodeagent.runtimes.interface import DeviceGrant, Mount, NodeRefused, PythonEnvironment

@@ -15,12 +15,13 @@ from typing import NoReturn, Protocol
 import structlog
 
 from nodeagent.collect.spool import text_of
+from nodeagent.confinement import is_confined, is_sealed
 from nodeagent.folders import FIRST_LOST, ReplicaFolder, ReplicaId, write_atomically
 from nodeagent.link.outbox import Outbox, replica_of
 from nodeagent.link.reports import exit_of, exit_without_start, placed_as, report_of
 from nodeagent.machine.accounts import Accounts, AccountsError
 from nodeagent.network.gang_network import GangNetwork
-from nodeagent.network.host_network import NetworkOffer, has_no_network, is_confined, network_of
+from nodeagent.network.host_network import NetworkOffer, has_no_network, network_of
 from nodeagent.replica.assignments import account_of, note_unstarted, owner_of, read_unstarted
 from nodeagent.replica.preparation_log import PreparationLog
 from nodeagent.replica.preparation_steps import (
@@ -595,7 +596,7 @@ class Runner:
         )
 
     def _paused(self, is_paused: bool) -> None:
-        if _is_sealed(self.assignment.spec):
+        if is_sealed(self.assignment.spec):
             return  # users see it change: a program could tell them hidden inputs so
         if self.phase in {pb.REPLICA_PHASE_RUNNING, pb.REPLICA_PHASE_PAUSED}:
             self._say(pb.REPLICA_PHASE_PAUSED if is_paused else pb.REPLICA_PHASE_RUNNING)
@@ -624,14 +625,9 @@ class Runner:
         self.place.outbox.put(self.replica_id, self.report())
 
 
-def _is_sealed(spec: sessions.SessionSpec) -> bool:
-    """Whether its own user may read nothing that it writes: it sees hidden inputs."""
-    return spec.stage == sessions.SESSION_STAGE_PREDICT
-
-
 def _only_result(spec: sessions.SessionSpec) -> OnlyResult | None:
     """Return all that a sealed session sends; None: anything."""
-    if not _is_sealed(spec):
+    if not is_sealed(spec):
         return None
     most = spec.environment.get("NSML_PREDICTION_BYTES", "")
     return OnlyResult(name=PREDICTION, most_bytes=int(most) if most.isdecimal() else 0)
