@@ -12,6 +12,7 @@
     ssh_host_key the private host key of its ssh server  agent writes at the first connection, 0600
     requirements the name of the file with its packages  agent writes, before it starts
     left         its program's files have been noted     agent writes, before it removes app/
+    result       which artifact is its result, if nothing else of it is sent    agent writes, before it sends that
     contact      its mtime moves while the agent has contact with the control plane
     app/         the session's working copy of its code  seen as /app
     tmp/         private scratch space                   seen as /tmp
@@ -144,6 +145,11 @@ class ReplicaFolder:
     def left(self) -> Path:
         """Exists once all of the program's remaining files are noted, so that they are not searched after they were moved."""
         return self.path / "left"
+
+    @property
+    def result(self) -> Path:
+        """The folder of the artifact that alone is sent of a sealed session, as its record names it."""
+        return self.path / "result"
 
     @property
     def contact(self) -> Path:

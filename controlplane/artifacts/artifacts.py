@@ -112,7 +112,8 @@ class Artifacts:
             NotFound: the replica neither runs nor ran on the calling node.
             MissingBlobs: this node has not sent all of its content.
             InvalidRequest: invalid name, folder or digest.
-            StateConflict: the session has MOST_OF_SESSION artifacts.
+            StateConflict: the session has MOST_OF_SESSION artifacts, or is sealed and its attempt has another one of
+                this name.
             Unavailable: it is an output folder, and its session's result is not known yet.
         """
         session = await self._rights.check(
@@ -135,9 +136,16 @@ class Artifacts:
         ) or await self._content.is_incomplete(caller, saved.digest or ""):
             raise MissingBlobs(f"artifact {saved.name!r} has not been sent completely")
         self._outputs.check_over(session, saved)
-        stands = await self._history.artifacts.settle(saved)
+        # What a sealed program leaves is its result: the first one, also for an agent that has forgotten it.
+        is_only = session.spec.is_sealed
+        stands = await self._history.artifacts.settle(saved, is_only=is_only)
         if stands is None:
-            raise StateConflict(f"{MOST_OF_SESSION:,} artifacts are kept of one session")
+            most = (
+                "1 result is kept of an attempt"
+                if is_only
+                else f"{MOST_OF_SESSION:,} artifacts are kept of one session"
+            )
+            raise StateConflict(most)
         if saved.digest and stands.state in {ArtifactState.DURABLE, ArtifactState.UNCHANGED}:
             await self._outputs.make(session, saved, saved.digest)
         return stands.version

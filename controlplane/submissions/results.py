@@ -102,11 +102,11 @@ class Results:
         return scores_in(data)
 
     async def _found(self, session_id: str, name: str) -> Artifact | None:
-        """Return the result; of several, the last one that was saved."""
+        """Return the result of the last attempt: one in the object store, else the last one that was saved."""
         found = await self._history.artifacts.list(session_id, name=name, limit=_MOST_VERSIONS)
         return max(
             (one for one in found if one.rank == 0),
-            key=lambda one: (one.attempt, one.saved_at),
+            key=lambda one: (one.attempt, bool(one.digest), one.saved_at),
             default=None,
         )
 

@@ -198,6 +198,7 @@ class Uploads:
         self._only = only
         self._result = ""
         """Folder of the only result; "": none was reported yet."""
+        self._noted_result = ""
         clock = clock or SystemClock()
         self._said = CountedLog(str(replica_id), clock)
         self._patience = Patience(clock)
@@ -233,25 +234,24 @@ class Uploads:
         """Restore the pending uploads of an earlier agent."""
         if self._only is None:
             self.media.look()
-        try:
-            noted = json.loads(await self._run(self._noted.read_bytes))
-        except FileNotFoundError:
-            return
-        except ValueError as error:  # cut short by a power loss
-            log.warning("uploads.unreadable", replica=str(self._replica_id), error=str(error))
-            return
+        else:
+            self._result = self._noted_result = await self._read(self._folder.result) or ""
+        noted = await self._read(self._noted) or []
         saved = [SavedCheckpoint(**{**item, "files": tuple(item["files"])}) for item in noted]
         self._pending = {one.key: one for one in saved}
-        self._result = saved[0].folder if saved else ""
+        if self._only is not None and saved and not self._result:  # of an agent that noted none
+            self._result = saved[0].folder
         self._held = sum(map(_size, self._pending.values()))
         self._tell()
 
     async def existing(self, checkpoints: Iterable[SavedCheckpoint]) -> list[SavedCheckpoint]:
         """Return those with a folder, one for each: the SDK gives every checkpoint its own before it reports it.
 
-        The others are false reports, or older than a sent one of the same name: they are not sent.
+        The others are false reports, or older than a sent one of the same name: they are not sent. Raises OSError if a
+        result cannot be noted.
         """
         newest = {one.folder: one for one in checkpoints if self._is_wanted(one)}
+        await self._note_result()
         missing = await uninterrupted(self._run, partial(self._missing, tuple(newest)))
         lost = [(newest.pop(folder), error) for folder, error in missing.items()]
         for checkpoint, error in lost:
@@ -270,6 +270,24 @@ class Uploads:
             return False
         self._result = checkpoint.folder
         return True
+
+    async def _read(self, note: Path) -> Any:
+        """Return what an earlier agent noted; None: nothing that can be read."""
+        try:
+            return json.loads(await self._run(note.read_bytes))
+        except FileNotFoundError:
+            return None
+        except ValueError as error:  # cut short by a power loss
+            log.warning("uploads.unreadable", replica=str(self._replica_id), error=str(error))
+            return None
+
+    async def _note_result(self) -> None:
+        """Note the only result before it is sent: the next agent sends no other one. Raises OSError."""
+        if self._only is None or self._result == self._noted_result:
+            return
+        result, content = self._folder.result, json.dumps(self._result).encode()
+        await uninterrupted(self._run, partial(write_atomically, result, content, is_durable=True))
+        self._noted_result = self._result
 
     def add_media(self, file: str) -> None:
         """Send a file of the folder `media`, named by a record."""

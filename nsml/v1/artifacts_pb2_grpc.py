@@ -93,7 +93,7 @@ class ArtifactServiceServicer:
         """Nodes only: the content of an artifact is in the object store now, or will never be. Idempotent: what is
         there stays there, whatever is reported later.
         Errors: NOT_FOUND (a session that never ran on the calling node); FAILED_PRECONDITION with reason MISSING_BLOBS, or
-        since the session has as many as are kept; INVALID_ARGUMENT (the name, the folder, the digest); UNAVAILABLE (an output
+        since the session has as many as are kept: an attempt of a sealed one has one of a name; INVALID_ARGUMENT (the name, the folder, the digest); UNAVAILABLE (an output
         folder, while its session has not ended, or cannot become a dataset now).
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)

@@ -1984,6 +1984,36 @@ async def test_artifacts_get_versions_that_are_never_given_again(history: Histor
     assert (await referred(history))[1] == set()
 
 
+async def test_an_attempt_has_one_durable_artifact_of_a_name_where_only_one_is_kept(
+    history: History,
+) -> None:
+    def durable(number: int, digest: str, **given: Any) -> Artifact:
+        return artifact(number, state=ArtifactState.DURABLE, digest=digest, **given)
+
+    only = partial(history.artifacts.settle, is_only=True)
+    await history.artifacts.tell([artifact(1), artifact(2)])
+    assert await only(artifact(5, state=ArtifactState.LOST)) is not None
+    for _ in range(2):
+        first = await only(durable(1, "1a" * 32))
+        assert first is not None
+        assert (first.version, first.digest) == (1, "1a" * 32)
+    assert await only(durable(2, "2a" * 32)) is None
+    assert await only(durable(3, "1a" * 32)) is None, "equal files are a second one, too"
+    assert await only(artifact(4, state=ArtifactState.LOST)) is None
+    assert await only(durable(1, "2a" * 32, rank=1)) is None
+    for given in ({"name": "another"}, {"attempt": 2}, {"session_id": "s2"}):
+        assert await only(durable(6, "3a" * 32, **given)) is not None
+    assert await settled(history, 7, "4a" * 32) == 3
+    found = await history.artifacts.list("s1", name="report", limit=9)
+    assert [(one.attempt, one.folder[0], one.state.value) for one in found] == [
+        (1, "1", "DURABLE"),
+        (1, "2", "SAVED"),
+        (1, "5", "LOST"),
+        (2, "6", "DURABLE"),
+        (1, "7", "DURABLE"),
+    ]
+
+
 async def test_media_are_listed_by_name_kind_and_step_in_pages(history: History) -> None:
     every = [medium(n, kind="text" if n % 2 else "image") for n in range(1, 8)]
     every.append(medium(8, name="a[b", step=None))

@@ -69,13 +69,16 @@ class SqlArtifacts:
 
         await self._database.write(work, touches={one.session_id for one in artifacts})
 
-    async def settle(self, settled: Artifact) -> Artifact | None:
-        """Mark one DURABLE, with the next version of its name, or LOST; return its row, None if the session is full.
+    async def settle(self, settled: Artifact, *, is_only: bool = False) -> Artifact | None:
+        """Mark one DURABLE, with the next version of its name, or LOST; return its row, None if it is not stored.
 
-        DURABLE, UNCHANGED and REMOVED ones stay unchanged.
+        DURABLE, UNCHANGED and REMOVED ones stay unchanged. It is not stored if the session is full, or with `is_only` if
+        its attempt has made another one of its name durable.
         """
 
         def work(connection: Connection) -> Artifact | None:
+            if is_only and _has_other(connection, settled):
+                return None
             known = _find(connection, settled)
             if known is None and _count(connection, settled.session_id) >= MOST_OF_SESSION:
                 return None
@@ -276,6 +279,17 @@ def _find(connection: Connection, one: Artifact) -> Artifact | None:
         (one.session_id, one.attempt, one.rank, one.folder),
     ).fetchone()
     return None if row is None else _ARTIFACT.read(row)
+
+
+def _has_other(connection: Connection, one: Artifact) -> bool:
+    """Return whether its attempt has made another artifact of its name durable; no other transaction does so meanwhile."""
+    connection.execute(_LOCK, (one.session_id, one.name))
+    row = connection.execute(
+        "SELECT 1 FROM artifacts WHERE session_id = ? AND attempt = ? AND name = ?"
+        " AND NOT (rank = ? AND folder = ?) AND state IN ('DURABLE', 'UNCHANGED', 'REMOVED')",
+        (one.session_id, one.attempt, one.name, one.rank, one.folder),
+    ).fetchone()
+    return row is not None
 
 
 def _count(connection: Connection, session_id: str) -> int:

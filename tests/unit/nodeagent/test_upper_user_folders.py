@@ -808,3 +808,59 @@ async def test_of_a_sealed_session_one_result_is_sent_and_nothing_else(bench: Be
     [_, lost] = bench.platform.artifacts
     assert lost.why_lost
     assert b"large" not in bench.platform.blobs.values()
+
+
+async def test_an_agent_that_restarts_sends_no_second_result_of_a_sealed_session(
+    bench: Bench,
+) -> None:
+    """The program may save one more when it sees that its agent is away."""
+    limit = OnlyResult(name="prediction", most_bytes=9)
+    first, second = [
+        replace(bench.save("%artifact", n, file=str(n)), name="prediction", is_artifact=True)
+        for n in (1, 2)
+    ]
+    bench.uploads = bench.sealed(only=limit)
+    await bench.uploads.restore()
+    await bench.send(*await bench.uploads.existing([first]))
+    for _ in range(2):
+        bench.uploads = bench.sealed(only=limit)
+        await bench.uploads.restore()
+        assert await bench.uploads.existing([second]) == []
+    assert [one.folder for one in bench.platform.artifacts] == [first.folder]
+
+
+async def test_what_was_lost_is_the_only_result_of_a_sealed_session_too(bench: Bench) -> None:
+    limit = OnlyResult(name="prediction", most_bytes=9)
+    gone = replace(saved("prediction", "1-%artifact/model", "file"), is_artifact=True)
+    bench.uploads = bench.sealed(only=limit)
+    await bench.uploads.restore()
+    assert await bench.uploads.existing([gone]) == []
+    later = replace(bench.save("%artifact", 2, file="2"), name="prediction", is_artifact=True)
+    bench.uploads = bench.sealed(only=limit)
+    await bench.uploads.restore()
+    assert await bench.uploads.existing([later]) == []
+    assert [bool(one.why_lost) for one in bench.platform.artifacts] == [True]
+
+
+async def test_a_result_that_an_earlier_version_noted_is_the_only_one(bench: Bench) -> None:
+    """It noted what it had to send, and not which one is the result."""
+    limit = OnlyResult(name="prediction", most_bytes=9)
+    first, second = [
+        replace(bench.save("%artifact", n, file=str(n)), name="prediction", is_artifact=True)
+        for n in (1, 2)
+    ]
+    await bench.sealed(only=limit).add(first)
+    assert not bench.folder.result.exists()
+    bench.uploads = bench.sealed(only=limit)
+    await bench.uploads.restore()
+    assert await bench.uploads.existing([second]) == []
+    await bench.send()
+    assert [one.folder for one in bench.platform.artifacts] == [first.folder]
+
+
+async def test_of_other_sessions_no_result_is_noted(bench: Bench) -> None:
+    made = [replace(bench.save("%artifact", 1, file="1"), name="prediction", is_artifact=True)]
+    await bench.uploads.add(*await bench.uploads.existing(made))
+    await bench.uploads.restore()
+    await bench.uploads.existing(made)
+    assert not bench.folder.result.exists()

@@ -11,6 +11,7 @@ import pytest
 from google.protobuf import descriptor_pool
 
 from controlplane.access.access_table import TABLE, AllowedCallers
+from controlplane.content.feature import content
 from controlplane.core.compare_and_swap import SessionWriter
 from controlplane.domain.identity import Role
 from controlplane.domain.notices import WebhookEvent
@@ -18,6 +19,8 @@ from controlplane.domain.sealing import ONLY_REMOVED
 from controlplane.domain.values import Session, SessionStage
 from controlplane.history.values import MediaQuery
 from controlplane.notices.notices import notice_of_end
+from controlplane.submissions.pipeline import Result
+from controlplane.submissions.results import Results
 from controlplane.tunnels.tunnels import AGENT_SERVICES
 from nsml.spec.submission_exits import PREDICTION
 from nsml.v1 import (
@@ -452,6 +455,35 @@ async def test_another_session_of_its_user_loads_nothing_of_a_sealed_one(rig: Ri
         find.session_id = session.id
         found = await agent.stubs.artifacts.FindArtifact(find)
         assert found.artifact.digest == made.digest
+
+
+@pytest.mark.parametrize("stage", SessionStage)
+async def test_an_attempt_of_a_sealed_session_has_one_result(rig: Rig, stage: SessionStage) -> None:
+    """Whatever its agent sends, and whatever its program records after it."""
+    kim = await rig.user("kim")
+    agent, session, _ = await running(rig, kim, stage)
+    digests = []
+    for number in (4, 5):
+        made, blobs = tree(prediction=str(number).encode())
+        await send(agent.stubs, blobs, session_id=session.id)
+        digests.append(made.digest)
+    first, second = [
+        commit(session.id, number, digest=digest, name=PREDICTION)
+        for number, digest in zip((4, 5), digests, strict=True)
+    ]
+    for _ in range(2):
+        assert (await agent.stubs.artifacts.CommitArtifact(first)).version == 1
+    if stage is not SessionStage.PREDICT:
+        assert (await agent.stubs.artifacts.CommitArtifact(second)).version == 2
+        return
+    assert (await refused(agent.stubs.artifacts.CommitArtifact(second)))[0] == "FAILED_PRECONDITION"
+    records = Ingest(agent.stubs)
+    await records.send(chunk(session.id, 2, artifact(5, name=PREDICTION)))
+    kept = await rig.plane.core.history.artifacts.list(session.id, name=PREDICTION, limit=9)
+    assert [one.digest for one in kept if one.digest] == digests[:1]
+    results = Results(history=rig.plane.core.history, content=rig.plane.core.shared(content))
+    assert await results.prediction(session.id, most_bytes=1) == digests[0]
+    assert await results.state(session.id, PREDICTION) is Result.DURABLE
 
 
 async def test_a_webhook_is_told_nothing_of_a_sealed_program(rig: Rig) -> None:
