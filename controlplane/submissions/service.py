@@ -11,17 +11,16 @@ from nsml.v1 import boards_pb2 as pb
 from nsml.v1 import boards_pb2_grpc
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator, Mapping
+    from collections.abc import AsyncGenerator
 
-    from controlplane.history.board_values import SubmissionEntry
     from controlplane.history.sql.history import History
     from controlplane.limits.concurrency_limits import Turns
-    from controlplane.submissions.pipeline import Stage
     from controlplane.submissions.submissions import Submissions
     from controlplane.submissions.views import SubmissionViews
 
 LOOK_EVERY_S: Final = 2.0
-"""Interval of looks by watchers: why a step waits changes without a change of its submission."""
+"""Interval of looks by watchers, in seconds: why a step waits, what its evaluation printed and when the next one is
+permitted change without a change of the submission."""
 
 
 class SubmissionServicer(boards_pb2_grpc.SubmissionServiceServicer):
@@ -85,18 +84,13 @@ class SubmissionServicer(boards_pb2_grpc.SubmissionServiceServicer):
     async def WatchSubmission(  # noqa: N802
         self, request: pb.WatchSubmissionRequest, _: Context
     ) -> AsyncGenerator[pb.WatchSubmissionResponse, None]:
-        """Stream it until it is over."""
+        """Stream what GetSubmission returns, until it is over."""
         who = require_user()
         sent: pb.Submission | None = None
         submission_id = (await self._submissions.find(who, request.id)).row.id
-        seen: tuple[SubmissionEntry, Mapping[Stage, str]] | None = None
         with self._history.streams.changed(submission_id) as change:
             while True:
                 entry = await self._submissions.find(who, submission_id)
-                before, seen = seen, (entry, self._views.waiting(who, entry.row))
-                if seen == before:
-                    await change.wait_for(LOOK_EVERY_S)
-                    continue
                 async with self._reading.turn(who.user.name):
                     message = await self._views.one(who, entry)
                 if message != sent:

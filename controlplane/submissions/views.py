@@ -109,7 +109,7 @@ class SubmissionViews:
             evaluation=score.evaluation if score is not None else 0,
             next_at=next_at,
             output=output,
-            waiting=self.waiting(caller, row),
+            waiting=self._waits(caller, row),
         )
         return submission_message(caller, entry, facts)
 
@@ -117,7 +117,7 @@ class SubmissionViews:
         settings = await self._maker.settings(row.dataset_owner, row.dataset)
         return await self._scoreboards.read(row.dataset_owner, row.dataset, settings)
 
-    def waiting(self, caller: UserCaller, row: SubmissionRow) -> Mapping[Stage, str]:
+    def _waits(self, caller: UserCaller, row: SubmissionRow) -> Mapping[Stage, str]:
         """Return why each step waits; "": it does not."""
         return {stage: self._why(caller, row, stage) for stage in Stage}
 

@@ -481,7 +481,8 @@ class SubmissionServiceServicer:
         raise NotImplementedError('Method not implemented!')
 
     def WatchSubmission(self, request, context):
-        """A submission now, and again after each change; ends when it is over. Errors: as GetSubmission. UNAVAILABLE: watch again.
+        """What GetSubmission returns now, and again after each change of it, within seconds; ends when the submission is over.
+        Errors: as GetSubmission. UNAVAILABLE: watch again.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

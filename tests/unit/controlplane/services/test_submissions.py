@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+import asyncio
+from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 import pytest
@@ -17,6 +19,7 @@ from controlplane.domain.boards.values import (
 from controlplane.domain.errors import StateConflict
 from controlplane.domain.identity import Role
 from controlplane.history.board_values import BoardRow
+from controlplane.submissions import service as submission_service
 from controlplane.submissions import submission_loop as submission_loop_module
 from controlplane.submissions.feature import results, submission_loop
 from controlplane.submissions.feature import submissions as submissions_of
@@ -27,7 +30,7 @@ from nsml.common.clock import Clock
 from nsml.spec import submission_exits as exits
 from nsml.v1 import boards_pb2 as pb
 from nsml.v1 import datasets_pb2, projects_pb2, sessions_pb2
-from tests.unit.controlplane.rig import Rig, platform, until
+from tests.unit.controlplane.rig import Rig, Stubs, platform, until
 from tests.unit.controlplane.services.submissions import (
     FAILED,
     FILES,
@@ -417,6 +420,67 @@ async def test_a_watch_ends_with_the_score(rig: Rig) -> None:
     states = [one.submission.state async for one in call]
     assert states[-1] == SCORED
     assert states == sorted(states)
+
+
+def contains(text: str, one: pb.Submission) -> bool:
+    return text in one.evaluation_output
+
+
+class Watcher:
+    """The newest answer to a user who watches a submission."""
+
+    def __init__(self, board: Board, who: Stubs, submission_id: str) -> None:
+        self._ask = partial(board.get, submission_id, who)
+        self._call = who.submissions.WatchSubmission(pb.WatchSubmissionRequest(id=submission_id))
+        self._reading = asyncio.ensure_future(self._read())
+        self.newest = pb.Submission()
+
+    async def _read(self) -> None:
+        async for answer in self._call:
+            assert answer.submission != self.newest, "each answer has something new"
+            self.newest = answer.submission
+
+    async def has(self, what: str, of: Callable[[pb.Submission], Any]) -> None:
+        """Wait until this is true of what GetSubmission shows, and the watcher has received just that."""
+
+        async def is_there() -> bool:
+            shown = await self._ask()
+            return bool(of(shown)) and self.newest == shown
+
+        await until(is_there, what)
+
+    async def ended(self) -> pb.Submission:
+        await self._reading
+        return self.newest
+
+
+async def test_a_watcher_receives_all_that_is_shown_of_a_submission(
+    rig: Rig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(submission_service, "LOOK_EVERY_S", 0.02)
+    board = await Board.of(rig)
+    made = await board.submit()
+    lee, kim = (Watcher(board, who, made.id) for who in (board.lee, board.kim))
+    await lee.has("the first answer", lambda one: not one.HasField("next_at"))
+    await settle(rig, limit=SubmissionLimit(count=1, window_s=3600.0))
+    for one in (lee, kim):
+        await one.has("when the next one is permitted", lambda one: one.HasField("next_at"))
+    await settle(rig, limit=SubmissionLimit(count=2, window_s=3600.0))
+    await lee.has("that it is now", lambda one: not one.HasField("next_at"))
+    await board.submit()
+    await lee.has("that of another submission", lambda one: one.HasField("next_at"))
+    await board.predict()
+    session = (await board.step(sessions_pb2.SESSION_STAGE_EVALUATE)).replica.session_id
+    printing = Ingest(board.node.stubs)
+    for start, text in ((0, b"reads "), (6, b"the labels")):
+        await printing.send(log_chunk(session, start, text))
+        await kim.has("what it printed", partial(contains, text.decode()))
+    assert not lee.newest.evaluation_output
+    await board.evaluate("0.5")
+    for one in (lee, kim):
+        over = await one.ended()
+        assert (over.state, over.score) == (SCORED, 0.5)
+    assert kim.newest.evaluation_output == "reads the labels"
 
 
 async def settle(rig: Rig, **settings: Any) -> None:
