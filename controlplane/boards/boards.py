@@ -6,6 +6,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final
 
 from controlplane.boards.session_boards import checked_filter
+from controlplane.core.paging import page_size
 from controlplane.datasets.references import DatasetReference
 from controlplane.domain.boards.board_names import check_board, parse_board
 from controlplane.domain.boards.settings import check_settings
@@ -155,24 +156,45 @@ class Boards:
             self._evaluations.keep(digest, EVALUATION in (listed.sizes or {}))
         return bool(self._evaluations.get(digest))
 
-    async def every(self, caller: UserCaller) -> list[Board]:
-        """List the boards that the caller sees, by owner and name."""
-        rows = await self._history.boards.every()
-        found = [_of_row(one) for one in rows if one.kind is BoardKind.METRIC]
-        known = {(one.owner, one.name): one for one in rows if one.kind is BoardKind.DATASET}
+    async def page(self, caller: UserCaller, *, size: int, cursor: str) -> tuple[list[Board], str]:
+        """Return boards that the caller sees, by owner and name, and the cursor of the next page.
+
+        Raises:
+            InvalidRequest: the cursor is invalid.
+        """
+        last, most = _key_in(cursor) if cursor else None, page_size(size)
+        rows = {_key_of(one): one for one in await self._history.boards.every()}
+        listings = {
+            (one.dataset.owner, one.dataset.name, int(BoardKind.DATASET)): one
+            for one in await self._listings(caller)
+        }
         submitted = frozenset(await self._history.submissions.datasets())
+        of_sessions = [key for key, row in rows.items() if row.kind is BoardKind.METRIC]
+        found: list[Board] = []
+        for key in sorted(one for one in (*of_sessions, *listings) if last is None or one > last):
+            row, listing = rows.get(key), listings.get(key)
+            if listing is None:
+                board = _of_row(rows[key])
+            elif row is not None or key[:2] in submitted or await self._is_evaluated(listing):
+                board = _of_dataset(listing, row)
+            else:
+                continue
+            if may(caller, SEE, board) is ALLOW:
+                found.append(board)
+            if len(found) > most:
+                return found[:most], cursor_behind(found[most - 1])
+        return found, ""
+
+    async def _listings(self, caller: UserCaller) -> list[DatasetListing]:
+        """Return the datasets that the caller sees."""
+        found: list[DatasetListing] = []
         after = "", ""
         while True:
             page = await self._history.catalogue.datasets(caller.user, after=after, limit=_PAGE)
-            for listing in page:
-                key = listing.dataset.owner, listing.dataset.name
-                if key in known or key in submitted or await self._is_evaluated(listing):
-                    found.append(_of_dataset(listing, known.get(key)))
+            found += page
             if len(page) < _PAGE:
-                break
+                return found
             after = page[-1].dataset.name, page[-1].dataset.owner
-        seen = [one for one in found if may(caller, SEE, one) is ALLOW]
-        return sorted(seen, key=lambda one: (one.owner, one.name, one.kind))
 
     async def changeable(self, caller: UserCaller, text: str) -> Board:
         """Find a board that the caller may change; raises as `find`, and Denied."""
@@ -284,6 +306,26 @@ def _ambiguous(name: str, owners: Iterable[str]) -> InvalidRequest:
         why=", ".join(full[:5]),
         attempt=f"nsml board show {full[0]}",
     )
+
+
+def cursor_behind(board: Board) -> str:
+    """Return the cursor of the page behind a board."""
+    owner, name, kind = _key_of(board)
+    return f"{owner}/{name} {kind}"
+
+
+def _key_of(board: Board | BoardRow) -> tuple[str, str, int]:
+    """Return by what boards are in order."""
+    return board.owner, board.name, int(board.kind)
+
+
+def _key_in(cursor: str) -> tuple[str, str, int]:
+    """Return the key of the last board of the page before. Raises InvalidRequest."""
+    text, _, kind = cursor.rpartition(" ")
+    try:
+        return (*parse_board(text), int(BoardKind(int(kind))))
+    except (InvalidRequest, ValueError):
+        raise InvalidRequest("the cursor is not one of this platform's") from None
 
 
 def _of_row(row: BoardRow) -> Board:

@@ -9,10 +9,12 @@ import grpc
 
 from controlplane.access.current import note_target, require_user
 from controlplane.boards.board_views import Wanted
+from controlplane.boards.boards import cursor_behind
 from controlplane.boards.convert import to_settings
 from controlplane.domain.boards.values import BoardKind
 from controlplane.domain.errors import NotFound, StateConflict
 from controlplane.domain.policy import ALLOW, SEE, may
+from controlplane.wire.chunking import parts_of
 from controlplane.wire.errors import Context, answering, streaming
 from nsml.v1 import boards_pb2 as pb
 from nsml.v1 import boards_pb2_grpc
@@ -94,13 +96,18 @@ class BoardServicer(boards_pb2_grpc.BoardServiceServicer):
 
     @answering
     async def ListBoards(  # noqa: N802
-        self, _: pb.ListBoardsRequest, __: Context
+        self, request: pb.ListBoardsRequest, _: Context
     ) -> pb.ListBoardsResponse:
-        """List the boards that the caller sees."""
+        """Return a page of the boards that the caller sees."""
         who = require_user()
         async with self._reading.turn(who.user.name):
-            boards = await self._views.listed(who, await self._boards.every(who))
-        return pb.ListBoardsResponse(boards=boards)
+            page, cursor = await self._boards.page(
+                who, size=request.page_size, cursor=request.cursor
+            )
+            boards = next(parts_of(await self._views.listed(who, page)))
+        if len(boards) < len(page):
+            cursor = cursor_behind(page[len(boards) - 1])
+        return pb.ListBoardsResponse(boards=boards, next_cursor=cursor)
 
     @answering
     async def ListEntries(  # noqa: N802

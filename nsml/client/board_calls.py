@@ -70,9 +70,14 @@ class Boards:
 
     async def every(self) -> list[pb.Board]:
         """Return the visible boards by owner and name."""
-        request = pb.ListBoardsRequest()
-        answer = await self._rpc.unary("BoardService/ListBoards", request, pb.ListBoardsResponse)
-        return list(answer.boards)
+        request = pb.ListBoardsRequest(page_size=_PAGE)
+        found: list[pb.Board] = []
+        while True:
+            page = await self._rpc.unary("BoardService/ListBoards", request, pb.ListBoardsResponse)
+            found += page.boards
+            request.cursor = page.next_cursor
+            if not request.cursor:
+                return found
 
     async def entries(self, board: str, selection: Selection = WHOLE) -> pb.ListEntriesResponse:
         """Return a board with its entries, best first."""

@@ -346,14 +346,20 @@ class GetBoardResponse(_message.Message):
     def __init__(self, board: _Optional[_Union[Board, _Mapping]] = ...) -> None: ...
 
 class ListBoardsRequest(_message.Message):
-    __slots__ = ()
-    def __init__(self) -> None: ...
+    __slots__ = ("page_size", "cursor")
+    PAGE_SIZE_FIELD_NUMBER: _ClassVar[int]
+    CURSOR_FIELD_NUMBER: _ClassVar[int]
+    page_size: int
+    cursor: str
+    def __init__(self, page_size: _Optional[int] = ..., cursor: _Optional[str] = ...) -> None: ...
 
 class ListBoardsResponse(_message.Message):
-    __slots__ = ("boards",)
+    __slots__ = ("boards", "next_cursor")
     BOARDS_FIELD_NUMBER: _ClassVar[int]
+    NEXT_CURSOR_FIELD_NUMBER: _ClassVar[int]
     boards: _containers.RepeatedCompositeFieldContainer[Board]
-    def __init__(self, boards: _Optional[_Iterable[_Union[Board, _Mapping]]] = ...) -> None: ...
+    next_cursor: str
+    def __init__(self, boards: _Optional[_Iterable[_Union[Board, _Mapping]]] = ..., next_cursor: _Optional[str] = ...) -> None: ...
 
 class ListEntriesRequest(_message.Message):
     __slots__ = ("board", "best_per", "own_only", "limit", "evaluation", "by_private")

@@ -114,7 +114,7 @@ class BoardServiceServicer:
         raise NotImplementedError('Method not implemented!')
 
     def ListBoards(self, request, context):
-        """The boards that the caller sees, by owner and name.
+        """A page of the boards that the caller sees, by owner and name. Errors: INVALID_ARGUMENT (the cursor).
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

@@ -15,12 +15,17 @@ import httpx
 import pytest
 
 from controlplane.boards import boards as board_rules
-from controlplane.domain.boards.values import BoardKind, SubmissionCause, SubmissionState
+from controlplane.domain.boards.values import (
+    DEFAULT_SETTINGS,
+    BoardKind,
+    SubmissionCause,
+    SubmissionState,
+)
 from controlplane.domain.errors import NameReserved
 from controlplane.domain.identity import Role
 from controlplane.domain.lifecycle import SessionState
 from controlplane.domain.values import Session, SessionStage, Visibility
-from controlplane.history.board_values import ScoreRow, SubmissionRow
+from controlplane.history.board_values import BoardRow, ScoreRow, SubmissionRow
 from controlplane.history.values import Channel, Chunk, StreamKey
 from controlplane.sessions.export import row_of
 from controlplane.submissions.submission_loop import SubmissionLoop
@@ -278,6 +283,79 @@ async def update(who: Stubs, board: str, **settings: Any) -> pb.Board:
 async def listed(who: Stubs) -> list[str]:
     found = (await who.boards.ListBoards(pb.ListBoardsRequest())).boards
     return [f"{one.owner}/{one.name}" for one in found]
+
+
+async def pages(who: Stubs, size: int) -> AsyncIterator[list[str]]:
+    """The pages of the caller's list, as names."""
+    request = pb.ListBoardsRequest(page_size=size)
+    while True:
+        page = await who.boards.ListBoards(request)
+        yield [f"{one.owner}/{one.name}" for one in page.boards]
+        request.cursor = page.next_cursor
+        if not request.cursor:
+            return
+
+
+async def test_boards_are_listed_in_pages(rig: Rig) -> None:
+    """Boards of sessions and of datasets in one order; a page has as many as are asked for, whatever is hidden."""
+    kim, lee, max_ = await rig.user("kim"), await rig.user("lee"), await rig.user("max")
+    for who, name, visibility in (
+        *((kim, f"k{number}", PUBLIC if number % 2 else PRIVATE) for number in range(4)),
+        *((lee, name, PUBLIC) for name in ("acc", "z")),
+        (max_, "m", PRIVATE),
+    ):
+        await create(who, name, visibility=visibility)
+    for name in ("a", "k1.set", "z"):
+        await dataset(kim, name)
+    await dataset(kim, "k1")  # beside a board of sessions of this name
+    every = ["kim/a", *["kim/k1"] * 2, "kim/k1.set", "kim/k3", "kim/z", "lee/acc", "lee/z"]
+    assert await listed(lee) == every
+    for size in range(1, len(every) + 2):
+        found = [page async for page in pages(lee, size)]
+        assert found == [every[at : at + size] for at in range(0, len(every), size)]
+    request = pb.ListBoardsRequest(page_size=2)
+    kinds = []
+    for _ in range(2):
+        page = await lee.boards.ListBoards(request)
+        kinds += [one.kind for one in page.boards]
+        request.cursor = page.next_cursor
+    assert kinds[1:3] == [pb.BOARD_KIND_METRIC, pb.BOARD_KIND_DATASET]
+
+
+async def test_a_page_goes_on_behind_a_board_that_was_removed(rig: Rig) -> None:
+    kim = await rig.user("kim")
+    for name in ("a", "b", "c"):
+        await create(kim, name)
+    reading = pages(kim, 2)
+    assert await anext(reading) == ["kim/a", "kim/b"]
+    await kim.boards.DeleteBoard(pb.DeleteBoardRequest(board="b"))
+    assert await anext(reading) == ["kim/c"]
+
+
+async def test_a_page_of_boards_has_a_hundred_and_at_most_a_thousand(rig: Rig) -> None:
+    kim = await rig.user("kim")
+    settings = DEFAULT_SETTINGS[BoardKind.METRIC]
+    for number in range(1_001):
+        row = BoardRow(
+            owner="kim",
+            name=f"b{number:04}",
+            kind=BoardKind.METRIC,
+            settings=replace(settings, metric="acc"),
+            created_at=1.0,
+        )
+        await rig.on.history.boards.create(row, most=2_000)
+    assert [len(page) async for page in pages(kim, 5_000)] == [1_000, 1]
+    assert len(await anext(pages(kim, 0))) == 100
+
+
+@pytest.mark.parametrize(
+    "cursor", ["x", "kim/acc", "kim/acc 9", "kim/acc one", "KIM!/acc 1", "a\0/b 1", "/ 1", " 1"]
+)
+async def test_a_cursor_of_boards_that_no_page_had_is_refused(rig: Rig, cursor: str) -> None:
+    kim = await rig.user("kim")
+    await create(kim)
+    asked = kim.boards.ListBoards(pb.ListBoardsRequest(cursor=cursor))
+    assert (await refused(asked))[0] == "INVALID_ARGUMENT"
 
 
 @pytest.mark.parametrize("visibility", [PRIVATE, TEAM, PUBLIC])

@@ -71,7 +71,9 @@ class Boards(boards_pb2_grpc.BoardServiceServicer):
 
     def ListBoards(self, request, context):
         found = [self.state.boards[name] for name in sorted(self.state.boards)]
-        return pb.ListBoardsResponse(boards=found)
+        start, size = int(request.cursor or 0), min(request.page_size or 100, 2)
+        more = str(start + size) if start + size < len(found) else ""
+        return pb.ListBoardsResponse(boards=found[start : start + size], next_cursor=more)
 
     def entries(self, request, board):
         found = self.state.entries.get(f"{board.owner}/{board.name}", [])

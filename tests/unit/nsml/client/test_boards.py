@@ -36,6 +36,14 @@ async def test_a_board_is_made_changed_and_removed(client, server):
         await client.boards.get("best")
 
 
+async def test_all_boards_are_read_page_by_page(client, server):
+    names = [f"kim/b{number}" for number in range(5)]
+    for name in names:
+        server.state.add_board(name)
+    assert [f"{one.owner}/{one.name}" for one in await client.boards.every()] == names
+    assert server.state.calls.count("ListBoards") == 3
+
+
 async def test_a_selection_is_sent_whole(client, server):
     server.state.add_board("kim/best")
     server.state.add_entry("kim/best", "lee", 0.9)
