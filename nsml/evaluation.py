@@ -86,6 +86,8 @@ class Evaluation:
         self._work = work
         self._limit_s = limit_s
         self._app = os.path.join(work, "app")
+        self._test = os.environ.get("NSML_TEST_FOLDER") or "test"
+        self._label = os.path.join(self._dataset, self._test, "test_label")
         self._public: Set[int] = set()
         self._has_header = False
 
@@ -157,20 +159,21 @@ class Evaluation:
 
     def _parts(self) -> Tuple[List[Tuple[str, str]], int]:
         """Return prediction and label file of each run, "" for the label file that it finds itself; and the rows."""
-        folder = os.environ.get("NSML_TEST_FOLDER") or "test"
-        test = os.path.join(self._dataset, folder)
-        label = os.path.join(test, "test_label")
-        if folder != "test":  # of a dry run; older programs know the path of the other labels
-            self._check_option(f"dry run on {folder}")
-        public = os.path.join(test, "public_rows")
+        label = self._label
+        if self._test != "test":  # of a dry run; older programs know the path of the other labels
+            self._check_option(f"dry run on {self._test}")
+        public = os.path.join(self._dataset, self._test, "public_rows")
         two = [f"{label}_public", f"{label}_private"]
         if os.path.isfile(public):
-            self._check_option("dataset's test/public_rows")
-            return self._cut(label, public)
+            self._check_option(f"dataset's {self._test}/public_rows")
+            return self._cut(public)
         if all(os.path.isfile(one) for one in two):
-            self._check_option("dataset's test/test_label_public")
+            self._check_option(f"dataset's {self._test}/test_label_public")
             return [(self._prediction, one) for one in two], _line_count(self._prediction)
-        given = label if self._has_option() and os.path.exists(label) else ""
+        has_label = os.path.exists(label)
+        if self._test != "test" and not has_label:  # it would find those of the test set itself
+            raise EvaluationError(EVALUATION_FAILED, f"the dataset has no {self._test}/test_label")
+        given = label if has_label and self._has_option() else ""
         return [(self._prediction, given)], _line_count(self._prediction)
 
     def _check_option(self, what: str) -> None:
@@ -183,20 +186,21 @@ class Evaluation:
         with open(os.path.join(self._app, _PROGRAM), "rb") as file:
             return _LABEL_OPTION in file.read()
 
-    def _cut(self, label: str, public_rows: str) -> Tuple[List[Tuple[str, str]], int]:
+    def _cut(self, public_rows: str) -> Tuple[List[Tuple[str, str]], int]:
         """Write the public and the private rows of both files to files of their own; each keeps the header."""
+        label, named = self._label, f"{self._test}/public_rows"
         if not os.path.isfile(label):
-            raise EvaluationError(EVALUATION_FAILED, "test/public_rows has no test/test_label")
+            raise EvaluationError(EVALUATION_FAILED, f"{named} has no {self._test}/test_label")
         labels, predictions = _line_count(label), _line_count(self._prediction)
         if labels != predictions:
             why = f"the prediction has {predictions:,} lines, the labels have {labels:,}"
             raise EvaluationError(MALFORMED_ROWS, why)
-        public, self._has_header = _numbers(public_rows), _has_header(public_rows, label)
+        public, self._has_header = _numbers(public_rows, named), _has_header(public_rows, label)
         rows = labels - self._has_header
         if not public:
-            raise EvaluationError(EVALUATION_FAILED, "test/public_rows names no rows")
+            raise EvaluationError(EVALUATION_FAILED, f"{named} names no rows")
         if max(public) >= rows:
-            why = f"test/public_rows names row {max(public):,}, the last one is {rows - 1:,}"
+            why = f"{named} names row {max(public):,}, the last one is {rows - 1:,}"
             raise EvaluationError(EVALUATION_FAILED, why)
         self._public = public
         private = set(range(rows)) - public
@@ -208,7 +212,7 @@ class Evaluation:
         folder = os.path.join(self._work, name)
         os.mkdir(folder)
         cut = []
-        for path in (self._prediction, os.path.join(self._dataset, "test", "test_label")):
+        for path in (self._prediction, self._label):
             cut.append(os.path.join(folder, os.path.basename(path)))
             _copy_rows(path, cut[-1], rows, has_header=self._has_header)
         return cut[0], cut[1]
@@ -337,8 +341,8 @@ def _line_count(path: str) -> int:
             count, last = count + piece.count(b"\n"), piece[-1:]
 
 
-def _numbers(path: str) -> Set[int]:
-    """Return the row numbers of `public_rows`. Raises EvaluationError."""
+def _numbers(path: str, named: str) -> Set[int]:
+    """Return the row numbers of `public_rows`, which messages call `named`. Raises EvaluationError."""
     found = set()
     for number, line in enumerate(_lines(path)):
         text = line.strip()
@@ -346,7 +350,7 @@ def _numbers(path: str) -> Set[int]:
             continue
         if not text.isdigit():
             shown = text[:_SHOWN_CHARS].decode("utf-8", "replace")
-            why = f"test/public_rows: {shown!r} is no number of a row, from 0"
+            why = f"{named}: {shown!r} is no number of a row, from 0"
             raise EvaluationError(EVALUATION_FAILED, why)
         found.add(int(text))
     return found

@@ -258,6 +258,31 @@ def test_a_dry_run_is_scored_by_the_labels_of_its_own_folder(scoring: Scoring) -
     assert (found["score"], found["rows"]) == ("0.5", 2)
 
 
+def test_public_rows_of_a_dry_run_are_rows_of_its_own_labels(scoring: Scoring) -> None:
+    """A dry run counts for no limit: compared with labels of the test set, it would ask for one after another."""
+    scoring.labels(*"9999999999")
+    folder = scoring.dataset / "test_submit"
+    folder.mkdir()
+    (folder / "test_label").write_text("0\n1\n2\n")
+    (folder / "public_rows").write_text("0\n1\n")
+    scoring.predicts("0", "x", "2")
+    found = scoring.result(NSML_TEST_FOLDER="test_submit")
+    assert (found["score"], found["private"], found["rows"]) == ("0.5", "1.0", 3)
+    (folder / "public_rows").write_text("3\n")
+    done = scoring.evaluate(NSML_TEST_FOLDER="test_submit")
+    assert done.returncode == EVALUATION_FAILED
+    assert "test_submit/public_rows names row 3, the last one is 2" in done.stderr
+
+
+def test_a_dry_run_without_labels_is_not_compared_with_others(scoring: Scoring) -> None:
+    default = f"default={str(scoring.dataset / 'test/test_label')!r}"
+    scoring.program(ACCURACY.replace('"--test_label_path"', f'"--test_label_path", {default}'))
+    (scoring.dataset / "test_submit").mkdir()
+    done = scoring.evaluate(NSML_TEST_FOLDER="test_submit")
+    assert done.returncode == EVALUATION_FAILED
+    assert "the dataset has no test_submit/test_label" in done.stderr
+
+
 def test_a_dry_run_needs_a_program_that_takes_labels(scoring: Scoring) -> None:
     scoring.program(OLD)
     done = scoring.evaluate(NSML_TEST_FOLDER="test_submit")
