@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
     from controlplane.domain.boards.values import BoardSettings, SubmissionLimit
     from controlplane.domain.competitions.standings import PhaseSubmission
-    from controlplane.domain.competitions.values import Facts, Phase
+    from controlplane.domain.competitions.values import Competition, Facts, Phase
     from controlplane.domain.identity import User
     from controlplane.history.board_values import SubmissionRow
     from controlplane.history.sql.history import History
@@ -68,34 +68,22 @@ class Participation:
         """
         if is_test or user.name == dataset_owner:
             return None
-        open_ones = [
+        taking = [
             one
             for one in await self._history.competitions.every(CompetitionState.OPEN)
-            if any(
-                (phase.dataset_owner, phase.dataset) == (dataset_owner, dataset)
-                for phase in one.settings.phases
-            )
+            if _phases_with(one, dataset_owner, dataset)
         ]
         # Those that use a dataset at one time do not overlap.
-        open_ones.sort(key=lambda one: phase_at(one, now) is None)
-        for competition in open_ones[:1]:
+        taking.sort(key=lambda one: _running(one, dataset_owner, dataset, now) is None)
+        for competition in taking[:1]:
             if competition.owner == user.name:
                 return None
             facts = await self._history.competitions.facts(competition.id)
             if facts is None:
                 continue
-            phase = phase_at(facts.competition, now)
-            if phase is not None and (phase.dataset_owner, phase.dataset) != (
-                dataset_owner,
-                dataset,
-            ):
-                phase = None
+            phase = _running(facts.competition, dataset_owner, dataset, now)
             before = await self.cut(facts, phase) if phase is not None else None
-            takers = [
-                one
-                for one in facts.competition.settings.phases
-                if (one.dataset_owner, one.dataset) == (dataset_owner, dataset)
-            ]
+            takers = _phases_with(facts.competition, dataset_owner, dataset)
             not_now = why_not_now(takers, now)
             refused = refusal(facts, phase, user.name, user.id, before, not_now=not_now)
             if refused is not None or phase is None:
@@ -112,7 +100,7 @@ class Participation:
         return None
 
     async def entry_of(self, row: SubmissionRow) -> TeamEntry | None:
-        """Return how a team that has submitted submits again; None: it is of no competition's phase that runs."""
+        """Return how a team that has submitted submits again; None: no phase with this dataset runs."""
         competition_id, slash, _ = row.team.partition("/")
         if not slash:
             return None
@@ -120,7 +108,8 @@ class Participation:
         team = facts.team_of(row.owner) if facts is not None else None
         if facts is None or team is None:
             return None
-        phase = phase_at(facts.competition, self._clock.time())
+        now = self._clock.time()
+        phase = _running(facts.competition, row.dataset_owner, row.dataset, now)
         return _entry(facts, team.name, phase) if phase is not None else None
 
     async def cut(self, facts: Facts, phase: Phase) -> Standings | None:
@@ -181,6 +170,24 @@ def why_not_now(phases: Sequence[Phase], now: float) -> str:
         return ""
     last = max(phases, key=lambda one: one.starts_at)
     return f"its phase {last.name} is over"
+
+
+def _phases_with(competition: Competition, dataset_owner: str, dataset: str) -> list[Phase]:
+    """Return the phases of a competition that use a dataset."""
+    wanted = dataset_owner, dataset
+    return [
+        one
+        for one in competition.settings.phases
+        if (one.dataset_owner, one.dataset) == wanted
+    ]
+
+
+def _running(
+    competition: Competition, dataset_owner: str, dataset: str, now: float
+) -> Phase | None:
+    """Return the phase that takes submissions to a dataset now; None: none does."""
+    phase = phase_at(competition, now)
+    return phase if phase in _phases_with(competition, dataset_owner, dataset) else None
 
 
 def _entry(facts: Facts, team: str, phase: Phase) -> TeamEntry:

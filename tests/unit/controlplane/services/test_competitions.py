@@ -294,6 +294,39 @@ async def test_a_dataset_of_a_later_phase_says_when_that_starts(rig: Rig) -> Non
     assert (await cup.get(cup.users["lee"])).why_not == ""
 
 
+async def test_a_competition_takes_its_dataset_while_another_one_uses_a_second_one(rig: Rig) -> None:
+    cup = await Contest.of(rig, "lee")
+    await pushed(cup.kim, "later")
+    phases = [cup.phase("one", dataset="later"), cup.phase("two", begins=DAY_S, ends=2 * DAY_S)]
+    await cup.create("league", phases=phases)
+    await cup.kim.competitions.OpenCompetition(pb.OpenCompetitionRequest(competition="league"))
+    await cup.submit("lee")
+    (row,) = (await cup.standings()).standings
+    assert (row.team, row.submissions) == ("lee", 1)
+
+
+async def test_the_limit_of_a_phase_is_of_its_dataset_alone(rig: Rig) -> None:
+    cup = await Contest.of(rig)
+    await cup.close()
+    await cup.kim.competitions.DeleteCompetition(pb.DeleteCompetitionRequest(competition="cup"))
+    await pushed(cup.kim, "later")
+    limit = boards_pb2.SubmissionLimit(count=1)
+    phases = [
+        cup.phase("one", ends=600.0, limit=boards_pb2.SubmissionLimit(count=2)),
+        cup.phase("two", begins=600.0, dataset="later", limit=limit),
+    ]
+    await cup.create(phases=phases)
+    await cup.kim.competitions.OpenCompetition(pb.OpenCompetitionRequest(competition="cup"))
+    lee = await cup.user("lee")
+    await cup.join("lee")
+    submission_id = await cup.submit("lee")
+    for ahead in (0.0, 601.0):
+        cup.clock.ahead = ahead
+        request = boards_pb2.GetSubmissionRequest(id=submission_id)
+        found = (await lee.submissions.GetSubmission(request)).submission
+        assert not found.HasField("next_at")
+
+
 async def test_a_limit_is_a_teams_and_follows_its_members(rig: Rig) -> None:
     limit = boards_pb2.SubmissionLimit(count=2)
     cup = await Contest.of(rig)
