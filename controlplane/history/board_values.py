@@ -187,6 +187,7 @@ class EvaluationState(NamedTuple):
         newest: greater than `shown` while predictions are evaluated again.
         done, of: how many of how many are evaluated in `newest`, while it is not shown; else 0.
         dataset_version: the version of the dataset whose evaluation `newest` uses; 0: of each submission.
+        shown_dataset_version: the same of `shown`.
     """
 
     shown: int = 1
@@ -194,6 +195,7 @@ class EvaluationState(NamedTuple):
     done: int = 0
     of: int = 0
     dataset_version: int = 0
+    shown_dataset_version: int = 0
 
     @property
     def is_running(self) -> bool:

@@ -54,6 +54,9 @@ class Step:
         cause: of its end; None: it has not ended.
         is_held: it was tried several times and waits for a person.
         is_given_up: it was stopped by the platform, not by a user.
+        dataset_version: of its first dataset; 0: it has none.
+        shown: the version of its board's scores for which it is judged; 0: it is not.
+        is_outdated: an evaluation with another version of the dataset than the scores that the board shows by now.
     """
 
     session_id: str
@@ -63,6 +66,9 @@ class Step:
     exit_code: int = 0
     is_held: bool = False
     is_given_up: bool = False
+    dataset_version: int = 0
+    shown: int = 0
+    is_outdated: bool = False
     result: Result = Result.NONE
 
 
@@ -153,6 +159,8 @@ def next_evaluation(
 def _judged(step: Step, stage: Stage, tries: int, noted_at: float, now: float) -> Action:
     if step.cause is None:
         return _live(step, stage, noted_at)
+    if step.is_outdated and step.cause is not Cause.STOP_REQUESTED:
+        return Start(stage, tries + 1)
     if step.cause is Cause.COMPLETED and not step.is_given_up:
         if step.result is Result.DURABLE:
             return Take(stage, step.session_id)

@@ -159,10 +159,9 @@ class SessionMaker:
     async def evaluate(self, row: SubmissionRow, number: int, *, evaluation: int = 0) -> Made:
         """Make the session of a try of an evaluation; `evaluation`: of this version of scores, 0: the first one."""
         state = await self._history.submissions.evaluation(row.dataset_owner, row.dataset)
-        version = row.dataset_version
-        if evaluation or not state.is_running:
-            # What the shown scores were made with, so that all can be compared.
-            version = state.dataset_version or version
+        # What the other scores of this version were made with, so that all can be compared.
+        version = state.dataset_version if evaluation else state.shown_dataset_version
+        version = version or row.dataset_version
         found = await self._dataset(row, version)
         if not isinstance(found, _Found):
             return found

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final, NoReturn
 
@@ -268,7 +269,7 @@ class SubmissionLoop:
         for _ in range(MOST_ACTIONS):
             predict = evaluate = None
             if row.prediction_digest:
-                evaluate = await self._step(row.evaluate_session_id, Stage.EVALUATE)
+                evaluate = await self._evaluation(row)
             else:
                 predict = await self._step(row.predict_session_id, Stage.PREDICT)
             action = next_step(row, predict, evaluate, self._clock.time())
@@ -378,6 +379,7 @@ class SubmissionLoop:
                 "message": "",
             },
             score=ScoreRow(submission_id=row.id, ended_at=now, **_values(found)),
+            if_shown=step.shown if step is not None else 0,
         )
 
     async def _fail(
@@ -396,9 +398,16 @@ class SubmissionLoop:
         return await self._change(row, {**_failed(fail, self._clock.time()), **times})
 
     async def _change(
-        self, row: SubmissionRow, fields: Mapping[str, Any], *, score: ScoreRow | None = None
+        self,
+        row: SubmissionRow,
+        fields: Mapping[str, Any],
+        *,
+        score: ScoreRow | None = None,
+        if_shown: int = 0,
     ) -> SubmissionRow | None:
-        return await self._submissions.change(row.id, UNFINISHED, score=score, **fields)
+        return await self._submissions.change(
+            row.id, UNFINISHED, score=score, if_shown=if_shown, **fields
+        )
 
     async def _advance_score(self, entry: SubmissionEntry) -> None:
         """Advance an evaluation of a re-evaluation."""
@@ -455,6 +464,15 @@ class SubmissionLoop:
         made_fields = {"session_id": made.id, "session": made.name, "tries": number}
         return {**made_fields, "started_at": 0.0, "message": ""}, True
 
+    async def _evaluation(self, row: SubmissionRow) -> Step | None:
+        """Return the session of a submission's first evaluation; a re-evaluation may have been shown since it began."""
+        step = await self._step(row.evaluate_session_id, Stage.EVALUATE)
+        if step is None or step.cause is None:
+            return step
+        state = await self._submissions.evaluation(row.dataset_owner, row.dataset)
+        wanted = state.shown_dataset_version or row.dataset_version
+        return replace(step, shown=state.shown, is_outdated=step.dataset_version != wanted)
+
     async def _step(self, session_id: str, stage: Stage) -> Step | None:
         """Return the session of a step as it is now; None: there is none, or it was removed."""
         session = await self._references.by_id(session_id) if session_id else None
@@ -476,6 +494,7 @@ class SubmissionLoop:
             cause=session.end.cause,
             exit_code=session.end.exit_code,
             is_given_up=session.stop is not None and session.stop.asked_by == GIVEN_UP_BY,
+            dataset_version=session.spec.datasets[0].version if session.spec.datasets else 0,
             result=result,
         )
 

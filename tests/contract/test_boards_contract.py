@@ -577,6 +577,9 @@ async def test_a_score_is_kept_whole_and_replaced(history: History) -> None:
     assert await history.submissions.change("u1", UNFINISHED, score=again)
     assert await history.submissions.scores_of("u1") == (replace(again, evaluation=1),)
     assert await history.submissions.change("u2", UNFINISHED, score=again) is None
+    assert await history.submissions.change("u1", UNFINISHED, score=whole, if_shown=2) is None
+    assert await history.submissions.scores_of("u1") == (replace(again, evaluation=1),)
+    assert await history.submissions.change("u1", UNFINISHED, score=whole, if_shown=1)
 
 
 async def test_a_re_evaluation_is_shown_once_it_has_every_prediction(history: History) -> None:
@@ -622,7 +625,7 @@ async def test_a_re_evaluation_is_shown_once_it_has_every_prediction(history: Hi
     assert await submissions.change_score("u2", 2, states, **failed)
     assert not await submissions.show_evaluation(*of, at=80.0)
     assert [row.id for row, _ in await submissions.unfinished_scores(*of, limit=9)] == ["u6"]
-    assert (await submissions.evaluation(*of))[2:] == (3, 4, 4)
+    assert (await submissions.evaluation(*of))[2:] == (3, 4, 4, 0)
     shown = [value(score) for _, score in await submissions.entries(*of)]
     assert shown == [0.1, 0.2, None, None, 0.6], "the version before, until all are done"
 
@@ -631,7 +634,9 @@ async def test_a_re_evaluation_is_shown_once_it_has_every_prediction(history: Hi
     )
     assert await submissions.show_evaluation(*of, at=90.0)
     assert not await submissions.show_evaluation(*of, at=91.0)
-    assert await submissions.evaluation(*of) == EvaluationState(2, 2, dataset_version=4)
+    assert await submissions.evaluation(*of) == EvaluationState(
+        2, 2, dataset_version=4, shown_dataset_version=4
+    )
     entries = await submissions.entries(*of)
     assert [value(one.score) for one in entries] == [0.9, None, 0.9, None, 0.7]
     assert [one.state.name for one in entries] == ["SCORED", "FAILED", "SCORED", "FAILED", "SCORED"]

@@ -296,11 +296,13 @@ class SqlSubmissions:
         from_states: Collection[SubmissionState],
         *,
         score: ScoreRow | None = None,
+        if_shown: int = 0,
         **fields: Any,
     ) -> SubmissionRow | None:
         """Change fields of a submission in one of these states; return the changed row, None: it was in none of them.
 
-        `score` is stored in the same transaction; its version 0 stands for the one that is shown. `fields` are of
+        `score` is stored in the same transaction; its version 0 stands for the one that is shown. `if_shown`: nothing
+        changes, and the result is None, unless this version of scores is shown; 0: whichever is. `fields` are of
         SubmissionRow, except those that say what was submitted by whom.
         """
         if unknown := fields.keys() - set(_SUBMISSION.names) or fields.keys() & _FIXED:
@@ -314,12 +316,14 @@ class SqlSubmissions:
             row = _get(connection, submission_id)
             if row is None or row.state not in from_states:
                 return None
+            shown = _state(connection, row.dataset_owner, row.dataset).shown if score else 0
+            if if_shown not in {0, shown}:
+                return None
             changed = replace(row, **fields)
             _update(connection, "submissions", {"id": submission_id}, fields)
             connection.execute(_MARK_CHANGED, (submission_id,))
             if score is not None:
-                shown = score.evaluation or _state(connection, row.dataset_owner, row.dataset).shown
-                _put_scores(connection, [replace(score, evaluation=shown)])
+                _put_scores(connection, [replace(score, evaluation=score.evaluation or shown)])
             return changed
 
         touches = {submission_id, board_key(known.dataset_owner, known.dataset)}
@@ -658,28 +662,27 @@ def _get(connection: Connection, submission_id: str) -> SubmissionRow | None:
 
 def _state(connection: Connection, dataset_owner: str, dataset: str) -> EvaluationState:
     key = {"dataset_owner": dataset_owner, "dataset": dataset}
-    (shown,) = connection.execute(
-        "SELECT coalesce(max(evaluation), 1) FROM board_evaluations"
-        " WHERE dataset_owner = :dataset_owner AND dataset = :dataset AND shown_at > 0",
-        key,
-    ).fetchone()
-    newest = connection.execute(
-        "SELECT evaluation, dataset_version FROM board_evaluations WHERE dataset_owner = :dataset_owner"
-        " AND dataset = :dataset ORDER BY evaluation DESC LIMIT 1",
-        key,
-    ).fetchone()
+    newest, shown = (
+        connection.execute(
+            "SELECT evaluation, dataset_version FROM board_evaluations WHERE dataset_owner = :dataset_owner"
+            f" AND dataset = :dataset{which} ORDER BY evaluation DESC LIMIT 1",
+            key,
+        ).fetchone()
+        for which in ("", " AND shown_at > 0")
+    )
     if newest is None:
         return EvaluationState()
     number, version = int(newest[0]), int(newest[1])
+    shown, shown_version = (1, 0) if shown is None else (int(shown[0]), int(shown[1]))
     if number == shown:
-        return EvaluationState(shown=number, newest=number, dataset_version=version)
+        return EvaluationState(number, number, 0, 0, version, version)
     done, of = connection.execute(
         "SELECT coalesce(sum(CASE WHEN r.state >= 4 THEN 1 ELSE 0 END), 0), count(*)"
         " FROM submission_scores r JOIN submissions s ON s.id = r.submission_id"
         " WHERE s.dataset_owner = :dataset_owner AND s.dataset = :dataset AND r.evaluation = :evaluation",
         {**key, "evaluation": number},
     ).fetchone()
-    return EvaluationState(int(shown), number, int(done), int(of), version)
+    return EvaluationState(shown, number, int(done), int(of), version, shown_version)
 
 
 def _read_board(

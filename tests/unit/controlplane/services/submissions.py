@@ -90,7 +90,7 @@ class Board:
 
         async def found() -> agents_pb2.Assignment | None:
             for one in self.node.orders.assignments if self.node.orders else ():
-                if one.spec.stage == stage and one.replica.session_id not in self._done:
+                if one.spec.stage == stage and one.replica.session_id not in self.ended:
                     seen[one.replica.session_id] = one
             return list(seen.values())[number - 1] if len(seen) >= number else None
 
@@ -98,7 +98,8 @@ class Board:
         return assignment
 
     @property
-    def _done(self) -> set[str]:
+    def ended(self) -> set[str]:
+        """Ids of the sessions of steps that `step` passes over."""
         return self.__dict__.setdefault("_ended", set())
 
     async def predict(self, *, is_test: bool = False, **end: Any) -> agents_pb2.Assignment:
@@ -125,7 +126,7 @@ class Board:
     ) -> agents_pb2.Assignment:
         assignment = await self.step(stage)
         replica = assignment.replica
-        self._done.add(replica.session_id)
+        self.ended.add(replica.session_id)
         await self.node.report(replica, "RUNNING")
         if cause == "COMPLETED":
             await self.save(replica.session_id, artifact, files or {artifact: b"7\n1\n"})

@@ -613,6 +613,44 @@ async def test_the_board_shows_new_scores_once_all_predictions_are_evaluated_aga
     assert {one.evaluation for one in shown} == {2}
 
 
+async def test_all_scores_that_a_board_shows_are_of_one_version_of_the_dataset(rig: Rig) -> None:
+    board = await Board.of(rig)
+    core = rig.plane.core
+    again = core.shared(submissions_of).reevaluate
+    first = await board.submit()
+    await board.predict()
+    await board.evaluate("0.5")
+    await board.over(first.id)
+    late = await board.submit()
+    await board.predict()
+    old = await board.step(sessions_pb2.SESSION_STAGE_EVALUATE)
+    board.ended.add(old.replica.session_id)  # not yet: the re-evaluation is over before it
+    await pushed(board.kim, files={**FILES, "evaluation.py": b"print(1)"})
+    await again("kim", "digits")
+    await board.evaluate("0.75")
+
+    async def is_shown() -> bool:
+        return (await core.history.submissions.evaluation("kim", "digits")).shown == 2
+
+    await until(is_shown, "the new scores are shown")
+    board.ended.discard(old.replica.session_id)
+    assert (await board.evaluate("0.1")).replica == old.replica
+    assert (await board.evaluate("0.9")).spec.datasets[0].version == 2
+    found = await board.over(late.id)
+    assert (found.score, found.evaluation) == (0.9, 2)
+
+    await pushed(board.kim, files={**FILES, "evaluation.py": b"print(2)"})
+    await again("kim", "digits")
+    for _ in range(2):
+        one = await board.step(sessions_pb2.SESSION_STAGE_EVALUATE)
+        assert one.spec.datasets[0].version == 3
+        board.ended.add(one.replica.session_id)  # it goes on
+    await board.submit()
+    await board.predict()
+    one = await board.step(sessions_pb2.SESSION_STAGE_EVALUATE)
+    assert one.spec.datasets[0].version == 2, "as the scores that are shown"
+
+
 async def test_one_evaluation_in_so_many_runs_twice(rig: Rig) -> None:
     board = await Board.of(rig)
     await settle(rig, check_every=2)

@@ -59,6 +59,7 @@ LIVE = Step(session_id="p1")
 ENDED = Step(session_id="p1", started_at=2.0, ended_at=5.0, cause=Cause.COMPLETED)
 DURABLE = replace(ENDED, result=Result.DURABLE)
 LOST = replace(ENDED, cause=Cause.NODE_LOST)
+OUTDATED = replace(DURABLE, is_outdated=True)
 LATE = 5.0 + RESULT_WITHIN_S
 PREDICT, EVALUATE = Stage.PREDICT, Stage.EVALUATE
 
@@ -114,6 +115,20 @@ PREDICT, EVALUATE = Stage.PREDICT, Stage.EVALUATE
             Start(EVALUATE, 1),
         ),
         (EVALUATES, ENDED, LATE, Fail(SubmissionCause.EVALUATION_FAILED)),
+        # A re-evaluation with another version of the dataset is shown since it began.
+        (EVALUATES, OUTDATED, 6.0, Start(EVALUATE, 2)),
+        (
+            replace(EVALUATES, evaluate_tries=MOST_TRIES),
+            replace(OUTDATED, cause=Cause.PROGRAM_FAILED, exit_code=1),
+            6.0,
+            Start(EVALUATE, MOST_TRIES + 1),
+        ),
+        (
+            EVALUATES,
+            replace(OUTDATED, cause=Cause.STOP_REQUESTED),
+            6.0,
+            Fail(SubmissionCause.STOPPED),
+        ),
         (replace(EVALUATES, state=SubmissionState.SCORED), DURABLE, 6.0, None),
         (replace(PREDICTS, state=SubmissionState.FAILED), LOST, 6.0, None),
     ],
