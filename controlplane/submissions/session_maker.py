@@ -265,7 +265,7 @@ class SessionMaker:
         """Return the other datasets of the session, with the files that its user may have now.
 
         Raises:
-            NotFound, InvalidRequest: one was removed, or is not visible any more.
+            NotFound: one was removed, or is not visible any more.
         """
         return tuple(
             [

@@ -130,14 +130,13 @@ class SubmissionViews:
             return ""
         predicts = stage is Stage.PREDICT
         session_id = row.predict_session_id if predicts else row.evaluate_session_id
-        if not session_id:
+        is_shown = sees_step(caller, row, stage)
+        session = self._state.session(session_id) if session_id else None
+        if session is None or session.state.is_ended:
             # The reason may name what only its user knows: a quota, a project, the nodes.
-            shown = row.message if sees_step(caller, row, stage) else ""
-            return shown or "its session is being made"
-        session = self._state.session(session_id)
-        if session is None:
-            return ""
-        return self._session_waits(session, is_shown=sees_step(caller, row, stage))
+            shown = row.message if is_shown else ""
+            return shown or ("its session has ended" if session_id else "its session is being made")
+        return self._session_waits(session, is_shown=is_shown)
 
     def _session_waits(self, session: Session, *, is_shown: bool) -> str:
         if session.state is SessionState.QUEUED:
@@ -148,6 +147,8 @@ class SubmissionViews:
             return waits[0] if waits and is_shown else "its node prepares it"
         if session.state is SessionState.FINALIZING:
             return "its result is being sent"
+        if session.state is SessionState.HELD:
+            return "its session could not be started, and is tried again"
         return ""
 
     async def _output(self, entry: SubmissionEntry) -> str:

@@ -726,15 +726,23 @@ async def test_a_step_is_stopped_whose_submission_is_gone_with_its_dataset(rig: 
     assert (await board.lee.get(step.replica.session_id)).state == STOPPING
 
 
-async def test_a_step_over_the_quota_of_its_owners_project_waits_and_says_so(rig: Rig) -> None:
+@pytest.mark.parametrize("tries", [0, 1])
+async def test_a_step_over_the_quota_of_its_owners_project_waits_and_says_so(
+    rig: Rig, tries: int
+) -> None:
     board = await Board.of(rig)
     root = await rig.user("root", role=Role.ADMIN)
     quota = projects_pb2.Quota(cpu_thousandths=500)
     settings = projects_pb2.ProjectSettings(owner="kim", quota=quota)
     make = projects_pb2.CreateProjectRequest(name="kim", settings=settings)
-    await root.projects.CreateProject(make)
+    if not tries:
+        await root.projects.CreateProject(make)
     made = await board.submit()
     await board.predict()
+    if tries:
+        await board.step(sessions_pb2.SESSION_STAGE_EVALUATE)
+        await root.projects.CreateProject(make)
+        await board.evaluate(cause="NODE_LOST")
 
     async def why() -> str:
         [*_, step] = (await board.get(made.id, board.kim)).steps
@@ -743,7 +751,7 @@ async def test_a_step_over_the_quota_of_its_owners_project_waits_and_says_so(rig
     assert "project" in await until(why, "its evaluation waits")
     # The quota is no business of the participant.
     [*_, step] = (await board.get(made.id)).steps
-    assert step.waiting == "its session is being made"
+    assert step.waiting == ("its session has ended" if tries else "its session is being made")
     wider = projects_pb2.ProjectSettings(quota=projects_pb2.Quota(cpu_thousandths=4000))
     await root.projects.UpdateProject(projects_pb2.UpdateProjectRequest(name="kim", settings=wider))
     await board.evaluate("0.5")
