@@ -206,13 +206,17 @@ class Competitions:
         return competition
 
     async def update(self, caller: UserCaller, text: str, asked: Asked) -> Facts:
-        """Set other settings; while it is open, a change of phases is announced. Raises as `create`."""
+        """Set other settings; while it is open, a change of phases is announced.
+
+        Raises as `create`; StateConflict also if it was changed or opened meanwhile.
+        """
         known = await self.changeable(caller, text)
         settings = await self._settings(caller, asked, known.competition.team)
         now = self._clock.time()
 
         def rule(facts: Facts) -> Facts:
             before = facts.competition
+            _check_same(known.competition, before)
             changed = replace(
                 facts, competition=replace(before, settings=changed_settings(before, settings, now))
             )
@@ -236,7 +240,8 @@ class Competitions:
         """Let participants join and submit.
 
         Raises:
-            StateConflict: it has no phases or one that is over already, was closed, or a dataset is not possible.
+            StateConflict: it has no phases or one that is over already, was closed, a dataset is not possible, or it was
+                changed meanwhile.
         """
         known = await self.changeable(caller, text)
         if not known.settings.phases:
@@ -251,6 +256,7 @@ class Competitions:
         def rule(facts: Facts) -> Facts:
             if facts.competition.state is CompetitionState.CLOSED:
                 raise StateConflict(f"{facts.competition.name} is over")
+            _check_same(known.competition, facts.competition)
             opened = replace(facts.competition, state=CompetitionState.OPEN)
             return replace(facts, competition=opened)
 
@@ -478,6 +484,15 @@ def organises(caller: UserCaller, competition: Competition) -> bool:
     return caller.user.role is Role.ADMIN or (
         may(caller, CHANGE, competition) is ALLOW and competition.owner_id in {"", caller.user.id}
     )
+
+
+def _check_same(checked: Competition, now: Competition) -> None:
+    """Raise StateConflict if it was changed or opened since it was checked: what it is now has not been."""
+    if (checked.settings, checked.state) != (now.settings, now.state):
+        raise StateConflict(
+            f"{now.name} was changed meanwhile",
+            attempt=f"nsml competition show {now.full_name}    and the same again",
+        )
 
 
 def _why_not_final(facts: Facts, standings: Standings) -> str:

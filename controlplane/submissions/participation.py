@@ -176,9 +176,7 @@ def _phases_with(competition: Competition, dataset_owner: str, dataset: str) -> 
     """Return the phases of a competition that use a dataset."""
     wanted = dataset_owner, dataset
     return [
-        one
-        for one in competition.settings.phases
-        if (one.dataset_owner, one.dataset) == wanted
+        one for one in competition.settings.phases if (one.dataset_owner, one.dataset) == wanted
     ]
 
 

@@ -152,7 +152,7 @@ class CompetitionServiceServicer:
 
     def UpdateCompetition(self, request, context):
         """Other settings. While it is open, a change of phases is announced to participants.
-        Errors: those of CreateCompetition; PERMISSION_DENIED.
+        Errors: those of CreateCompetition; PERMISSION_DENIED; FAILED_PRECONDITION (also: changed meanwhile).
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -160,7 +160,7 @@ class CompetitionServiceServicer:
 
     def OpenCompetition(self, request, context):
         """Let participants join and submit in the phases' times.
-        Errors: NOT_FOUND; PERMISSION_DENIED; FAILED_PRECONDITION (no phases, or one that is over already).
+        Errors: NOT_FOUND; PERMISSION_DENIED; FAILED_PRECONDITION (no phases, one that is over already, or changed meanwhile).
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -215,7 +215,7 @@ class CompetitionServiceServicer:
 
     def LeaveCompetition(self, request, context):
         """Leave one's team; its submissions stay its own, and count for a team that the caller founds later.
-        Errors: NOT_FOUND; FAILED_PRECONDITION (no team).
+        Errors: NOT_FOUND; FAILED_PRECONDITION (no team, or it is disqualified).
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

@@ -582,6 +582,24 @@ async def test_a_score_is_kept_whole_and_replaced(history: History) -> None:
     assert await history.submissions.change("u1", UNFINISHED, score=whole, if_shown=1)
 
 
+async def test_re_runs_are_evaluated_again_with_what_they_repeat(history: History) -> None:
+    submissions = history.submissions
+    of = ("lee", "mnist")
+    await scored(history, 1, 0.1)
+    await add(history, 2, rerun_of="u1", prediction_digest=DIGEST)
+    score = ScoreRow(submission_id="u2", score=0.1)
+    await submissions.change("u2", UNFINISHED, state=SubmissionState.SCORED, score=score)
+    begun = await submissions.begin_evaluation(*of, dataset_version=4, at=60.0)
+    assert begun is not None
+    assert begun.of == 2
+    for name in ("u1", "u2"):
+        await submissions.change_score(name, 2, UNFINISHED, state=SubmissionState.SCORED, score=0.9)
+    assert await submissions.show_evaluation(*of, at=70.0)
+    [again] = await submissions.reruns(*of)
+    [board] = await submissions.entries(*of)
+    assert (value(again.score), value(board.score)) == (0.9, 0.9)
+
+
 async def test_a_re_evaluation_is_shown_once_it_has_every_prediction(history: History) -> None:
     submissions = history.submissions
     of = ("lee", "mnist")

@@ -91,8 +91,13 @@ def join(facts: Facts, user: User, wanted: str, now: float) -> Facts:
 
 
 def leave(facts: Facts, user_name: str) -> Facts:
-    """Let a user leave their team, which stays. Raises StateConflict: they have none."""
+    """Let a user leave their team, which stays. Raises StateConflict: they have none, or it is disqualified."""
     team = _own(facts, user_name)
+    if team.disqualified:
+        raise StateConflict(
+            f"your team {team.name} is disqualified: {team.disqualified}",
+            why="its members stay in it; with another team they would take part again",
+        )
     left = replace(facts, members=tuple(one for one in facts.members if one.user_name != user_name))
     if left.members_of(team.name):
         return left

@@ -91,8 +91,9 @@ _OF_PARTICIPANT: Final = (
     " AND rerun_of = '' AND (owner = :owner OR (:team <> '' AND team = :team) OR {others})"
 )
 _TO_EVALUATE: Final = (
+    # Re-runs, too: their scores are compared with those of what they repeat.
     "dataset_owner = :dataset_owner AND dataset = :dataset AND is_test = 0"
-    " AND rerun_of = '' AND prediction_digest <> '' AND state >= 4"
+    " AND prediction_digest <> '' AND state >= 4"
     " AND NOT EXISTS (SELECT 1 FROM submission_scores r"
     " WHERE r.submission_id = submissions.id AND r.evaluation = :evaluation)"
 )

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import AsyncIterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +13,7 @@ import grpc
 import pytest
 from google.protobuf.message import Message
 
-from controlplane.competitions.feature import tables
+from controlplane.competitions.feature import competitions, tables
 from controlplane.domain.boards.values import BoardKind, PublicScore
 from controlplane.domain.competitions.standings import SETTLED_AFTER_S
 from controlplane.domain.errors import NameReserved
@@ -185,6 +186,34 @@ async def test_a_name_with_competitions_goes_to_nobody_else(rig: Rig) -> None:
     assert "competition" not in caught.value.why
 
 
+@pytest.mark.parametrize("change", ["open", "update"])
+async def test_what_is_open_was_checked_as_it_is(
+    rig: Rig, monkeypatch: pytest.MonkeyPatch, change: str
+) -> None:
+    """A draft changes while it is being opened, or is opened while it is being changed."""
+    cup = await Contest.of(rig)
+    await pushed(cup.kim, "later")
+    phase = cup.phase(dataset="later")
+    await cup.create("draft", phases=[phase])
+    use_cases = rig.plane.core.shared(competitions)
+    kim = cup.kim.competitions
+    taken = pb.CompetitionSettings(phases=[cup.phase()])  # by the other competition
+    open_it = partial(kim.OpenCompetition, pb.OpenCompetitionRequest(competition="draft"))
+    request = pb.UpdateCompetitionRequest(competition="draft", settings=taken)
+    update_it = partial(kim.UpdateCompetition, request)
+    first, second = (open_it, update_it) if change == "open" else (update_it, open_it)
+    stored = use_cases._change
+
+    async def late(known: Any, rule: Any) -> Any:
+        monkeypatch.undo()
+        await second()
+        return await stored(known, rule)
+
+    monkeypatch.setattr(use_cases, "_change", late)
+    with pytest.raises(grpc.aio.AioRpcError, match="draft was changed meanwhile"):
+        await first()
+
+
 async def test_only_the_organiser_changes_it(rig: Rig) -> None:
     cup = await Contest.of(rig, "lee")
     lee = cup.users["lee"].competitions
@@ -294,7 +323,9 @@ async def test_a_dataset_of_a_later_phase_says_when_that_starts(rig: Rig) -> Non
     assert (await cup.get(cup.users["lee"])).why_not == ""
 
 
-async def test_a_competition_takes_its_dataset_while_another_one_uses_a_second_one(rig: Rig) -> None:
+async def test_a_competition_takes_its_dataset_while_another_one_uses_a_second_one(
+    rig: Rig,
+) -> None:
     cup = await Contest.of(rig, "lee")
     await pushed(cup.kim, "later")
     phases = [cup.phase("one", dataset="later"), cup.phase("two", begins=DAY_S, ends=2 * DAY_S)]

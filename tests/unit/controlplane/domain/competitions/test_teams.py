@@ -104,6 +104,13 @@ def test_who_leaves_can_found_the_team_again_and_nobody_else() -> None:
         leave(known, "lee")
 
 
+def test_nobody_leaves_a_disqualified_team_to_take_part_again() -> None:
+    known = disqualify(joined(facts(), "lee"), "lee", "two accounts")
+    with pytest.raises(StateConflict, match="two accounts"):
+        leave(known, "lee")
+    assert leave(disqualify(known, "lee", ""), "lee").members == ()
+
+
 def test_one_user_does_not_take_all_the_teams_there_can_be() -> None:
     known = facts()
     for number in range(MOST_FOUNDED):
