@@ -10,7 +10,13 @@ from controlplane.core.paging import page_size
 from controlplane.datasets.references import DatasetReference
 from controlplane.domain.boards.board_names import check_board, parse_board
 from controlplane.domain.boards.settings import check_settings
-from controlplane.domain.boards.values import DEFAULT_SETTINGS, BoardKind, BoardSettings
+from controlplane.domain.boards.values import (
+    DEFAULT_SETTINGS,
+    BoardKind,
+    BoardSettings,
+    PublicScore,
+)
+from controlplane.domain.competitions.values import CompetitionState
 from controlplane.domain.errors import (
     AlreadyExists,
     Denied,
@@ -253,14 +259,21 @@ class Boards:
         text: str,
         change: Callable[[BoardSettings, BoardKind], BoardSettings],
     ) -> Board:
-        """Change settings; raises as `changeable`, and InvalidRequest for a setting."""
+        """Change settings.
+
+        Raises as `changeable`, InvalidRequest for a setting, and StateConflict if it would show more of scores than an
+        open competition with its dataset.
+        """
         board = await self.changeable(caller, text)
         key = board.owner, board.name, board.kind
+        strictest = await self._strictest_phase(board)
         is_own = board.owner == caller.user.name
 
         def changed(row: BoardRow) -> BoardRow:
             settings = check_settings(change(row.settings, row.kind), row.kind)
             if row.kind is BoardKind.DATASET:
+                if settings.public_score < row.settings.public_score:
+                    _check_shown(settings.public_score, strictest)
                 return replace(row, settings=settings)
             team = caller.user.team if is_own else row.team
             if settings.visibility != row.visibility:
@@ -285,6 +298,20 @@ class Boards:
             return replace(board, settings=row.settings)
         return _of_row(row)
 
+    async def _strictest_phase(self, board: Board) -> tuple[PublicScore, str]:
+        """Return how little the phases of open competitions show of scores of a board, and the name of one that does."""
+        if board.kind is BoardKind.METRIC:
+            return PublicScore.EXACT, ""
+        return max(
+            (
+                (phase.public_score, one.full_name)
+                for one in await self._history.competitions.every(CompetitionState.OPEN)
+                for phase in one.settings.phases
+                if (phase.dataset_owner, phase.dataset) == (board.owner, board.name)
+            ),
+            default=(PublicScore.EXACT, ""),
+        )
+
     async def remove(self, caller: UserCaller, text: str) -> Board:
         """Remove a board of sessions; raises as `changeable`, and StateConflict for one of a dataset."""
         board = await self.changeable(caller, text)
@@ -297,6 +324,15 @@ class Boards:
         if not await self._history.boards.remove(board.owner, board.name):
             raise NotFound(f"there is no board {text}", attempt="nsml board ls")
         return board
+
+
+def _check_shown(wanted: PublicScore, strictest: tuple[PublicScore, str]) -> None:
+    least, competition = strictest
+    if wanted < least:
+        raise StateConflict(
+            f"the board cannot show more of scores than the open competition {competition}",
+            why=f"its phases show {least.name.lower().replace('_', '-')} alone",
+        )
 
 
 def _ambiguous(name: str, owners: Iterable[str]) -> InvalidRequest:

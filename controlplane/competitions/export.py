@@ -1,6 +1,6 @@
 """A competition as one signed JSON file, which others check with the platform's certificate.
 
-See nsml.common.signed_json for the form. It is made part by part: of many submissions only some are in memory.
+See nsml.common.signed_json for the form. It is made and sent part by part: the file is never in memory as a whole.
 """
 
 from __future__ import annotations

@@ -92,7 +92,8 @@ class BoardServiceServicer:
 
     def UpdateBoard(self, request, context):
         """Change settings of a board. Settings that are not set stay as they are.
-        Errors: NOT_FOUND; PERMISSION_DENIED (another user's board); INVALID_ARGUMENT.
+        Errors: NOT_FOUND; PERMISSION_DENIED (another user's board); INVALID_ARGUMENT; FAILED_PRECONDITION (it would show more
+        of scores than an open competition with its dataset).
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

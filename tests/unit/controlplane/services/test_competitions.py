@@ -557,9 +557,18 @@ async def test_the_boards_of_its_datasets_show_no_more_than_it_does(rig: Rig) ->
     row = await rig.plane.core.history.boards.get("kim", "digits", BoardKind.DATASET)
     assert row is not None
     assert row.settings.public_score is PublicScore.OWN_BEST
+    exact = boards_pb2.UpdateBoardRequest(
+        board="digits", settings=boards_pb2.BoardSettings(public_score=PublicScore.EXACT)
+    )
+    with pytest.raises(grpc.aio.AioRpcError, match="the open competition kim/cup"):
+        await cup.kim.boards.UpdateBoard(exact)
     request = boards_pb2.GetSubmissionRequest(id=worse)
     shown = (await cup.users["lee"].submissions.GetSubmission(request)).submission
     assert shown.score == 0.9
+    await cup.close()
+    await cup.kim.boards.UpdateBoard(exact)
+    shown = (await cup.users["lee"].submissions.GetSubmission(request)).submission
+    assert shown.score == 0.5
 
 
 async def test_winners_run_again_and_are_compared(rig: Rig) -> None:
