@@ -75,7 +75,7 @@ MOST_ACTIONS: Final = 8
 MOST_REEVALUATED: Final = 8
 """Evaluations of a re-evaluation of one board that run together: submissions go on meanwhile."""
 START_WITHIN_S: Final = 7 * 86_400.0
-"""How long a step may wait for its session to be made."""
+"""How long a step may wait for its session to be made, from the submission or the end of the step before."""
 CLEAN_EVERY_S: Final = 60.0
 CLEANED_AT_ONCE: Final = 100
 KEPT_PREDICT_S: Final = 600.0
@@ -318,7 +318,8 @@ class SubmissionLoop:
         made = await make(row, number)
         match made:
             case Waits(reason=reason):
-                if self._clock.time() > row.submitted_at + START_WITHIN_S:
+                since = row.predict_ended_at if stage is Stage.EVALUATE else 0.0
+                if self._clock.time() > (since or row.submitted_at) + START_WITHIN_S:
                     why = f"it could not start within 7 days: {reason}"
                     return await self._fail(row, Fail(SubmissionCause.PLATFORM, why))
                 if row.message == reason:

@@ -25,7 +25,11 @@ from controlplane.submissions.feature import results, submission_loop
 from controlplane.submissions.feature import submissions as submissions_of
 from controlplane.submissions.pipeline import Stage
 from controlplane.submissions.session_maker import step_request
-from controlplane.submissions.submission_loop import KEPT_PREDICT_S, KEPT_SCORED_S
+from controlplane.submissions.submission_loop import (
+    KEPT_PREDICT_S,
+    KEPT_SCORED_S,
+    START_WITHIN_S,
+)
 from nsml.common.clock import Clock
 from nsml.spec import submission_exits as exits
 from nsml.v1 import boards_pb2 as pb
@@ -756,6 +760,35 @@ async def test_a_step_over_the_quota_of_its_owners_project_waits_and_says_so(
     await root.projects.UpdateProject(projects_pb2.UpdateProjectRequest(name="kim", settings=wider))
     await board.evaluate("0.5")
     assert (await board.over(made.id)).score == 0.5
+
+
+async def test_an_evaluation_waits_for_a_week_of_its_own(rig: Rig) -> None:
+    """Its prediction was in the queue for longer than that."""
+    board = await Board.of(rig)
+    core = rig.plane.core
+    core.shared(submissions_of)._clock = Ahead(core.clock, -START_WITHIN_S - 60)
+    root = await rig.user("root", role=Role.ADMIN)
+    settings = projects_pb2.ProjectSettings(
+        owner="kim", quota=projects_pb2.Quota(cpu_thousandths=500)
+    )
+    await root.projects.CreateProject(
+        projects_pb2.CreateProjectRequest(name="kim", settings=settings)
+    )
+    made = await board.submit()
+    await board.predict()
+
+    async def waits() -> bool:
+        found = await board.get(made.id, board.kim)
+        assert found.state != FAILED, found.message
+        return found.steps[-1].kind == "evaluate" and "project" in found.steps[-1].waiting
+
+    await until(waits, "its evaluation waits")
+    loop = submission_loop(core)
+    loop._clock = Ahead(core.clock, START_WITHIN_S + 60)
+    await loop.advance(made.id)
+    over = await board.over(made.id)
+    assert over.cause == pb.SUBMISSION_CAUSE_PLATFORM
+    assert over.message.startswith("it could not start within 7 days: ")
 
 
 async def test_it_waits_for_a_node_that_keeps_its_steps_apart(rig: Rig) -> None:
