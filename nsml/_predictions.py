@@ -8,6 +8,7 @@ which writes the file in any format, or `test_data_loader(root_path)`, whose dat
 from __future__ import annotations
 
 import os
+import reprlib
 import stat
 import sys
 import tempfile
@@ -144,7 +145,12 @@ def _predicted(stage: str, watch: Watch, infer: Infer, folders: List[str]) -> st
     else:
         is_whole = stage != PREDICT_TEST or test != "test"
         data = _test_data(module, folder)
-        _write(file, _inferred(infer, data if is_whole else _first(data)))
+        data = data if is_whole else _first(data)
+        rows = _inferred(infer, data)
+        if _is_sliced(data) and not isinstance(data, tuple) and len(rows) != len(data):
+            # Some datasets have several rows for an input: whether it fits is for the evaluation to say.
+            _say(f"infer returned {len(rows)} predictions for {len(data)} inputs")
+        _write(file, rows)
     _check(file, most_bytes)
     watch.lift()
     return file
@@ -234,7 +240,17 @@ def _rows(result: Any) -> List[Any]:
     """Return the predictions of `[(probability, prediction), ...]`. Raises TypeError for anything else, as NSML."""
     if not hasattr(result, "__next__"):
         len(result)
-    return [one[1] for one in result]
+    return [_prediction(one) for one in result]
+
+
+def _prediction(pair: Any) -> Any:
+    if not isinstance(pair, (str, bytes)):  # of "cat" it would be "a"
+        with suppress(TypeError, LookupError):
+            return pair[1]
+    raise TypeError(
+        "infer has to return a list of pairs, (probability, prediction) for each input, such as [(1.0, 3.2), ...]: "
+        f"it returned {reprlib.repr(pair)} in place of a pair"
+    )
 
 
 def _write(file: str, rows: List[Any]) -> None:

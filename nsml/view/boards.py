@@ -159,15 +159,20 @@ class CauseWords(NamedTuple):
     what: str
     """What happened, one sentence."""
     advice: str
-    """What to do, one sentence; `{look}` says how to see its output."""
+    """What to do, one sentence, with `_LOOK` and the like for what differs between submissions."""
 
 
 _LOOK: Final = "{look}"
+"""How to see the output of the program."""
+_EVALUATION: Final = "{evaluation}"
+"""The command that fetches the evaluation of the dataset."""
+_INFO: Final = "{info}"
+"""The command that shows the dataset's owner the output of the evaluation."""
 CAUSE_WORDS: Mapping[str, CauseWords] = {
     "ENDED_EARLY": CauseWords(
         "ended early",
         "the program ended before it called nsml.paused()",
-        f"call nsml.paused() if --pause is 1, then {_LOOK}",
+        f"take --mode and --pause as arguments, and call nsml.paused() if --pause is 1, right after nsml.bind; {_LOOK}",
     ),
     "NOT_PAUSED": CauseWords(
         "no nsml.paused()",
@@ -200,12 +205,13 @@ CAUSE_WORDS: Mapping[str, CauseWords] = {
     "MALFORMED": CauseWords(
         "malformed",
         "the prediction does not fit the test set: no regular file, a wrong number of rows, or not finite",
-        _LOOK,
+        f"have infer return one prediction for each input; {_LOOK}",
     ),
     "EVALUATION_FAILED": CauseWords(
         "evaluation failed",
         "the dataset's evaluation failed on the prediction",
-        f"{_LOOK}; the dataset's owner sees what the evaluation printed: nsml submission info",
+        f"compare the prediction with what the evaluation reads: {_EVALUATION}; then {_LOOK}; the dataset's owner "
+        f"sees why it failed: {_INFO}",
     ),
     "EVALUATION_TIMEOUT": CauseWords(
         "evaluation timeout",
@@ -262,7 +268,10 @@ def advice_text(submission: Submission) -> str:
     else:
         again = shell_line(["nsml", "submit", "-t", submission.session, submission.checkpoint])
         look = f"see its output in a dry run: {again}"
-    return cause_words(submission.cause).advice.replace("{look}", look)
+    pull = ["nsml", "dataset", "pull", submission.dataset, "--only", "evaluation.py"]
+    advice = cause_words(submission.cause).advice.replace(_LOOK, look)
+    advice = advice.replace(_EVALUATION, shell_line(pull))
+    return advice.replace(_INFO, shell_line(["nsml", "submission", "info", submission.id]))
 
 
 def step_named(submission: Submission, kind: str) -> SubmissionStep | None:

@@ -204,7 +204,23 @@ def test_batches(submission: Submission) -> None:
     submission.write("def infer(data): return [(1, len(data))] * len(data)")
     done = submission.run_it(NSML_BATCH="10")
     assert done.returncode == 0, done.stderr
+    assert "infer returned" not in done.stdout
     assert submission.predicted() == "10\n" * 20 + "5\n" * 5
+
+
+@pytest.mark.parametrize(("stage", "inputs"), [("predict", 25), ("predict-test", 10)])
+@pytest.mark.parametrize("data", ["file.readlines()", "iter(file.readlines())"])
+def test_another_number_of_predictions_than_of_inputs_is_said_and_fails_nothing(
+    submission: Submission, stage: str, inputs: int, data: str
+) -> None:
+    submission.loads(LOADS.format(data=data))
+    submission.write("def infer(data): return [(1, 'one'), (1, 'two')]")
+    done = submission.run_it(stage, NSML_TEST_FOLDER="test")
+    assert done.returncode == 0, done.stderr
+    assert submission.predicted() == "one\ntwo\n"
+    is_counted = stage == "predict-test" or data == "file.readlines()"  # not an iterator
+    said = f"infer returned 2 predictions for {inputs} inputs" in done.stdout
+    assert said == is_counted, done.stdout
 
 
 @pytest.mark.parametrize("loader", [FEEDS.format(write=""), LOADS.format(data="file.readlines()")])
@@ -288,6 +304,21 @@ FAILS: dict[str, tuple[dict[str, Any], int, str]] = {
         {"more": "def infer(data): pass", "loader": LOADS.format(data="[1]")},
         INFER_FAILED,
         "TypeError: object of type 'NoneType' has no len()",
+    ),
+    "infer returns numbers": (
+        {"more": "def infer(data): return [3.25 for _ in data]", "loader": LOADS.format(data="[1]")},
+        INFER_FAILED,
+        "(probability, prediction) for each input, such as [(1.0, 3.2), ...]: it returned 3.25 in place",
+    ),
+    "infer returns words": (
+        {"more": "def infer(data): return ['cat']", "loader": LOADS.format(data="[1]")},
+        INFER_FAILED,
+        "it returned 'cat' in place of a pair",
+    ),
+    "infer returns short pairs": (
+        {"more": "def infer(data): return [(1.0,)]", "loader": LOADS.format(data="[1]")},
+        INFER_FAILED,
+        "it returned (1.0,) in place of a pair",
     ),
     "the loader raises": ({"loader": "1/0"}, INFER_FAILED, "ZeroDivisionError"),
     "no function in the loader": ({"loader": ""}, INFER_FAILED, "neither feed_infer nor"),

@@ -67,6 +67,15 @@ def test_the_platforms_own_sentence_comes_first() -> None:
     assert view.why_text(failed) == "the prediction has 99 rows, the test set 100"
 
 
+def test_advice_on_a_failed_evaluation_names_what_a_participant_may_read() -> None:
+    failed = submission(
+        state=pb.SUBMISSION_STATE_FAILED, cause=pb.SUBMISSION_CAUSE_EVALUATION_FAILED
+    )
+    advice = view.advice_text(failed)
+    assert f"nsml dataset pull {failed.dataset} --only evaluation.py" in advice
+    assert f"nsml submission info {failed.id}" in advice
+
+
 def test_advice_names_the_open_logs_of_a_dry_run() -> None:
     failed = submission(
         state=pb.SUBMISSION_STATE_FAILED,
