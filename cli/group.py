@@ -27,6 +27,7 @@ _SAME_VERBS: Mapping[str, Sequence[str]] = {
     **dict.fromkeys(("add", "create", "new", "put", "upload"), ("push", "create", "add", "set")),
     **dict.fromkeys(("download", "fetch", "cp"), ("pull",)),
     **dict.fromkeys(("switch", "select"), ("use",)),
+    **dict.fromkeys(("leaderboard", "ranking", "ranks", "scores", "watch"), ("standings", "show")),
 }
 """Verbs of other programs, and their counterparts in groups of commands here."""
 _SAME_OPTIONS: Mapping[str, Sequence[str]] = {
@@ -436,6 +437,16 @@ class NoSuchCommand(click.UsageError):
         meant = f"; did you mean {' or '.join(repr(item) for item in nearest)}?" if nearest else ""
         super().__init__(f"no such command: {name!r}{meant}", ctx)
         self.advice = "\n".join(f"{ctx.command_path} {shell_line([one, *rest])}" for one in nearest)
+        if not nearest and _is_of_root(name, ctx):  # `nsml competition submit`
+            self.advice = f"{shell_line([str(ctx.find_root().info_name), name])} --help"
+
+
+def _is_of_root(name: str, ctx: click.Context) -> bool:
+    """Return whether a command that a group does not have is one outside of all groups."""
+    root = ctx.find_root()
+    if ctx is root or not isinstance(root.command, click.Group):
+        return False
+    return root.command.get_command(root, name) is not None
 
 
 def near(word: str, known: Sequence[str], *, alike: float = 0.6) -> list[str]:

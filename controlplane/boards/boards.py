@@ -31,6 +31,7 @@ from controlplane.domain.policy import ALLOW, CHANGE, SEE, check_visibility, may
 from controlplane.domain.values import PartAccess, Visibility
 from controlplane.history.board_values import BoardRow
 from controlplane.state.lru import LruDict
+from nsml.common.shell import shell_line
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -93,7 +94,7 @@ class Boards:
         owner, name = parse_board(text)
         found = await self._named(caller, owner, name)
         if found is None:
-            raise NotFound(f"there is no board {text}", attempt="nsml board ls")
+            raise NotFound(f"there is no board {text}", attempt=_lists(text))
         return found
 
     async def _named(self, caller: UserCaller, owner: str, name: str) -> Board | None:
@@ -333,6 +334,12 @@ def _check_shown(wanted: PublicScore, strictest: tuple[PublicScore, str]) -> Non
             f"the board cannot show more of scores than the open competition {competition}",
             why=f"its phases show {least.name.lower().replace('_', '-')} alone",
         )
+
+
+def _lists(text: str) -> str:
+    """Return what to type for a name without a board: competitions have standings, and no board of their name."""
+    standings = shell_line(["nsml", "competition", "standings", text])
+    return f"nsml board ls\n{standings}    if it is a competition"
 
 
 def _ambiguous(name: str, owners: Iterable[str]) -> InvalidRequest:

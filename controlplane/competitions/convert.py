@@ -146,9 +146,13 @@ def team_message(
     *,
     phase: str,
     next_at: float = 0.0,
+    left: int | None = None,
     is_own: bool,
 ) -> pb.Team:
-    """Build the message of a team; `submissions`: of the phase that runs, `is_own`: for its members."""
+    """Build the message of a team; `submissions`: of the phase that runs, `is_own`: for its members.
+
+    `left`: how many more it may submit now; None: no limit.
+    """
     message = pb.Team(
         name=team.name,
         members=facts.members_of(team.name),
@@ -167,6 +171,8 @@ def team_message(
         )
         if (at := timestamp(next_at)) is not None:
             message.next_at.CopyFrom(at)
+        if left is not None:
+            message.submissions_left = left
     return message
 
 

@@ -15,6 +15,7 @@ from controlplane.domain.errors import (
     NotFound,
     StateConflict,
 )
+from controlplane.domain.unknown_users import unknown_user
 from controlplane.history.sql.competitions import Merging
 
 if TYPE_CHECKING:
@@ -82,7 +83,10 @@ class TeamChanges:
         find = self._competitions.changeable if into_competition else self._competitions.find
         known = await find(caller, text)
         for name in users:
-            await self._user(name)
+            try:
+                await self._user(name)
+            except NotFound as unknown:
+                raise unknown_user(unknown, caller) from None
 
         def rule(facts: Facts) -> Facts:
             team = "" if into_competition else _team(facts, caller).name

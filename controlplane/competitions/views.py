@@ -13,7 +13,11 @@ from controlplane.competitions.convert import (
     team_count,
     team_message,
 )
-from controlplane.domain.boards.submission_limits import longest_window, next_submission
+from controlplane.domain.boards.submission_limits import (
+    longest_window,
+    next_submission,
+    submissions_left,
+)
 from controlplane.domain.competitions.entering import refusal
 from controlplane.domain.competitions.phases import phase_at
 from controlplane.domain.competitions.values import participant_key
@@ -89,8 +93,13 @@ class CompetitionViews:
         )
         next_at = 0.0
         if own is not None:
-            next_at = await self._next_at(facts, phase, own) if phase is not None else 0.0
-            message.team.CopyFrom(await self.team(facts, own, is_own=True, next_at=next_at))
+            if phase is not None:
+                next_at, left = await self._allowance(facts, phase, own)
+            else:
+                left = None
+            message.team.CopyFrom(
+                await self.team(facts, own, is_own=True, next_at=next_at, left=left)
+            )
         before = await self._participation.cut(facts, phase) if phase is not None else None
         not_now = why_not_now(facts.settings.phases, self._clock.time())
         refused = refusal(facts, phase, user.name, user.id, before, not_now=not_now)
@@ -115,7 +124,13 @@ class CompetitionViews:
         return f"{self.http_url}/competitions/{competition.owner}/{competition.name}"
 
     async def team(
-        self, facts: Facts, team: Team, *, is_own: bool, next_at: float = 0.0
+        self,
+        facts: Facts,
+        team: Team,
+        *,
+        is_own: bool,
+        next_at: float = 0.0,
+        left: int | None = None,
     ) -> pb.Team:
         """Build the message of a team."""
         phase = phase_at(facts.competition, self._clock.time())
@@ -125,6 +140,7 @@ class CompetitionViews:
             await self._running(facts),
             phase=phase.name if phase is not None else "",
             next_at=next_at,
+            left=left,
             is_own=is_own,
         )
 
@@ -145,13 +161,13 @@ class CompetitionViews:
         phase = phase_at(facts.competition, self._clock.time())
         return await self._tables.within(facts, phase) if phase is not None else []
 
-    async def _next_at(self, facts: Facts, phase: Phase, team: Team) -> float:
-        """When a team may submit again; 0.0: now."""
+    async def _allowance(self, facts: Facts, phase: Phase, team: Team) -> tuple[float, int | None]:
+        """Return when a team may submit again (0.0: now), and how many more now (None: no limit)."""
         settings = await self._participation.board(phase)
         if phase.limit is not None:
             settings = replace(settings, limit=phase.limit)
         if not (window := longest_window(settings)):
-            return 0.0
+            return 0.0, None
         now = self._clock.time()
         members = facts.members_of(team.name)
         past = await self._history.submissions.past(
@@ -162,7 +178,8 @@ class CompetitionViews:
             since=now - window,
             others=members,
         )
-        return next_submission(past.counted, past.failed, settings, now) or 0.0
+        next_at = next_submission(past.counted, past.failed, settings, now) or 0.0
+        return next_at, submissions_left(past.counted, past.failed, settings, now)
 
 
 def _for(facts: Facts, own: str, row: pb.Standing) -> pb.Standing:

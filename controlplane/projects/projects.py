@@ -27,6 +27,7 @@ from controlplane.domain.errors import (
 from controlplane.domain.identity import UserCaller
 from controlplane.domain.names import check_project, check_user
 from controlplane.domain.policy import ADMINISTER, ALLOW, CHANGE, HIDE, PLATFORM, SEE, may
+from controlplane.domain.unknown_users import unknown_user
 from controlplane.domain.values import WHOLE_DEVICE, Budget, Priority, Project, Quota
 from controlplane.limits.reserved_names import check_not_reserved
 from controlplane.scheduler import request_of
@@ -370,13 +371,7 @@ async def there_for(who: UserCaller | None, users: Users, name: str) -> Compare:
     try:
         return await users.there(name)
     except NotFound as unknown:
-        if who is None or may(who, ADMINISTER, PLATFORM) is ALLOW:
-            raise
-        raise NotFound(
-            unknown.message,
-            why="names are those that administrators gave",
-            attempt="ask them, or an administrator, for the name",
-        ) from None
+        raise unknown_user(unknown, who) from None
 
 
 def changed(known: Project, settings: ProjectSettings, now: float) -> Project:

@@ -88,7 +88,7 @@ class Competition(_message.Message):
     def __init__(self, owner: _Optional[str] = ..., name: _Optional[str] = ..., settings: _Optional[_Union[CompetitionSettings, _Mapping]] = ..., state: _Optional[_Union[CompetitionState, str]] = ..., created_at: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., team_count: _Optional[int] = ..., submission_count: _Optional[int] = ..., phase: _Optional[str] = ...) -> None: ...
 
 class Team(_message.Message):
-    __slots__ = ("name", "members", "invited", "merge_requests", "disqualified", "submissions", "next_at", "picks")
+    __slots__ = ("name", "members", "invited", "merge_requests", "disqualified", "submissions", "next_at", "picks", "submissions_left")
     NAME_FIELD_NUMBER: _ClassVar[int]
     MEMBERS_FIELD_NUMBER: _ClassVar[int]
     INVITED_FIELD_NUMBER: _ClassVar[int]
@@ -97,6 +97,7 @@ class Team(_message.Message):
     SUBMISSIONS_FIELD_NUMBER: _ClassVar[int]
     NEXT_AT_FIELD_NUMBER: _ClassVar[int]
     PICKS_FIELD_NUMBER: _ClassVar[int]
+    SUBMISSIONS_LEFT_FIELD_NUMBER: _ClassVar[int]
     name: str
     members: _containers.RepeatedScalarFieldContainer[str]
     invited: _containers.RepeatedScalarFieldContainer[str]
@@ -105,7 +106,8 @@ class Team(_message.Message):
     submissions: int
     next_at: _timestamp_pb2.Timestamp
     picks: _containers.RepeatedScalarFieldContainer[str]
-    def __init__(self, name: _Optional[str] = ..., members: _Optional[_Iterable[str]] = ..., invited: _Optional[_Iterable[str]] = ..., merge_requests: _Optional[_Iterable[str]] = ..., disqualified: _Optional[str] = ..., submissions: _Optional[int] = ..., next_at: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., picks: _Optional[_Iterable[str]] = ...) -> None: ...
+    submissions_left: int
+    def __init__(self, name: _Optional[str] = ..., members: _Optional[_Iterable[str]] = ..., invited: _Optional[_Iterable[str]] = ..., merge_requests: _Optional[_Iterable[str]] = ..., disqualified: _Optional[str] = ..., submissions: _Optional[int] = ..., next_at: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., picks: _Optional[_Iterable[str]] = ..., submissions_left: _Optional[int] = ...) -> None: ...
 
 class Standing(_message.Message):
     __slots__ = ("rank", "rank_before", "team", "members", "score", "private_score", "submissions", "submitted_at", "gpu_seconds", "is_own", "is_baseline", "goes_on", "disqualified", "public_rank", "rerun", "trend")

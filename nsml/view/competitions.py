@@ -317,8 +317,11 @@ def next_commands(answer: GetCompetitionResponse, now: float) -> list[tuple[str,
     phase = running_phase(found)
     if phase is not None and not answer.why_not:
         run = shell_line(["nsml", "run", "-d", phase.dataset])
-        acts.append((f"{run} ...", "train a model"))
-        acts.append(("nsml submit SESSION CHECKPOINT", "submit it"))
+        acts.append(
+            (f"{run} ...", "train a model; its program: docs/programs.md, Submit and infer")
+        )
+        acts.append(("nsml submit -t SESSION", "try its newest checkpoint: a dry run, no limit"))
+        acts.append(("nsml submit SESSION [CHECKPOINT]", "submit it"))
     elif phase is None and (ahead := next_phase(found, now)) is not None:
         run = shell_line(["nsml", "run", "-d", ahead.dataset])
         starts = _moment(ahead, "starts_at", now)
@@ -471,12 +474,20 @@ def _team_rows(
         ("invited", ", ".join(team.invited)),
         *(("merger", f"{one} asks to merge") for one in team.merge_requests),
         ("disqualified", team.disqualified),
-        ("submitted", f"{team.submissions:,} in this phase" if answer.competition.phase else ""),
+        ("submitted", _submitted_text(team) if answer.competition.phase else ""),
         ("next", next_at),
         ("submitting", "" if next_at or not is_open else answer.why_not),
         ("rank", rank),
         ("picks", ", ".join(team.picks)),
     ]
+
+
+def _submitted_text(team: Team) -> str:
+    """Return `3 in this phase (failed ones do not count), 7 left now`."""
+    text = f"{team.submissions:,} in this phase (failed ones do not count)"
+    return (
+        f"{text}, {team.submissions_left:,} left now" if team.HasField("submissions_left") else text
+    )
 
 
 def show_record(
@@ -555,6 +566,7 @@ def team_record(team: Team) -> dict[str, Any]:
         "merge_requests": list(team.merge_requests),
         "disqualified": team.disqualified or None,
         "submissions": team.submissions,
+        "submissions_left": team.submissions_left if team.HasField("submissions_left") else None,
         "next_at": moment_of(team, "next_at"),
         "picks": list(team.picks),
     }

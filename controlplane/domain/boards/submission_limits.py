@@ -39,6 +39,22 @@ def next_submission(
     return max((one for one in instants if one is not None), default=None)
 
 
+def submissions_left(
+    counted: Iterable[float], failed: Iterable[float], settings: BoardSettings, now: float
+) -> int | None:
+    """Return how many more a participant may submit now; None: as many as they like.
+
+    0 also if too many failed. Arguments as of `next_submission`.
+    """
+    counted = list(counted)
+    if next_submission(counted, failed, settings, now) is not None:
+        return 0
+    limit = settings.limit
+    if not limit.count:
+        return None
+    return limit.count - sum(at + limit.window_s > now for at in counted)
+
+
 def longest_window(settings: BoardSettings) -> float:
     """The seconds back to the first submission that can count; 0.0: there are no limits."""
     limits = (settings.limit, settings.failed_limit)

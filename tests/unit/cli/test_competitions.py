@@ -203,6 +203,7 @@ def test_who_is_invited_is_told_the_team(nsml, cup):
 
 def test_a_participant_sees_time_limit_rank_and_what_to_type(nsml, state, cup, lions):
     cup.competition.team_count = 17
+    lions.submissions_left = 7
     state.add_standing("lee/cup", "tigers", 0.95)
     state.add_standing("lee/cup", "lions", 0.9, is_own=True)
     cup.announcements.add(text="Be fair\nand quick").at.seconds = NOW - 600
@@ -210,11 +211,12 @@ def test_a_participant_sees_time_limit_rank_and_what_to_type(nsml, state, cup, l
     assert "state        open: qualifying, 2d left (until 11-17 22:13Z)" in shown
     assert "limit        10 in 1d, of a team" in shown
     assert "your team    lions: kim, park" in shown
-    assert "submitted    3 in this phase" in shown
+    assert "submitted    3 in this phase (failed ones do not count), 7 left now\n" in shown
     assert "rank         2 of 17, score 0.9" in shown
     assert "  11-15 22:03Z  Be fair\n    and quick\n" in shown
     assert "nsml run -d kim/digits ..." in shown
-    assert "nsml submit SESSION CHECKPOINT" in shown
+    assert "nsml submit SESSION [CHECKPOINT]" in shown
+    assert "nsml submit -t SESSION" in shown
     found = json.loads(nsml("competition", "show", "lee/cup", "-j").stdout)
     assert (found["rank"], found["score"], found["team"]["submissions"]) == (2, 0.9, 3)
 

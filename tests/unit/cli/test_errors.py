@@ -144,6 +144,16 @@ def test_an_entry_may_be_named_with_the_path_of_its_folder(nsml, state, project)
                 "  try: nsml model ls @last\n"
             ),
         ),
+        (
+            ["competition", "watch", "lee/cup"],
+            2,
+            "did you mean 'standings'?\n  try: nsml competition standings lee/cup\n",
+        ),
+        (
+            ["competition", "submit", "lee/cup", "@last"],
+            2,
+            "no such command: 'submit'\n  try: nsml submit --help\n       nsml competition --help\n",
+        ),
         (["logs"], 2, "missing argument: SESSION\n  try: nsml logs @last\n"),
         (["diff"], 2, "missing argument: SESSION\n  try: nsml diff @last @2\n"),
         (["dataset", "push", "x"], 2, "nsml dataset push mnist ./mnist    # for example\n"),

@@ -236,6 +236,12 @@ async def test_a_removed_session_leaves(rig: Rig) -> None:
 # Names and rights
 
 
+async def test_the_name_of_a_competition_is_sent_to_its_standings(rig: Rig) -> None:
+    kim = await rig.user("kim")
+    _, _, details = await refused(kim.boards.GetBoard(pb.GetBoardRequest(board="lee/cup")))
+    assert "nsml competition standings lee/cup" in details["try"]
+
+
 @pytest.mark.parametrize(
     "name", ["", "Acc", "a/b", "a..b", ".a", "a" * 65, "a b", "a\n", "\x1b[31m", "ä", "\u202ea"]
 )

@@ -373,15 +373,20 @@ async def test_a_limit_is_a_teams_and_follows_its_members(rig: Rig) -> None:
     await park.competitions.LeaveCompetition(pb.LeaveCompetitionRequest(competition=NAME))
     invite = pb.InviteUsersRequest(competition=NAME, users=["park"])
     await lee.competitions.InviteUsers(invite)
+    unknown = pb.InviteUsersRequest(competition=NAME, users=["nobody"])
+    code, _, facts = await refused(lee.competitions.InviteUsers(unknown))
+    assert (code, facts["try"].startswith("ask them, or an administrator")) == ("NOT_FOUND", True)
     assert list((await cup.get(park)).invitations) == ["lee"]
     assert list((await cup.get(lee)).team.invited) == ["park"]
     assert list((await cup.join("park", "lee")).members) == ["lee", "park"]
+    assert (await cup.get(lee)).team.submissions_left == 1, "one of park's"
     await cup.submit("lee")
     for name in ("lee", "park"):
         code, _, facts = await refused(cup.submit(name))
         assert (code, "next_at" in facts) == ("RESOURCE_EXHAUSTED", True)
     got = await cup.get(lee)
     assert got.team.HasField("next_at")
+    assert (got.team.HasField("submissions_left"), got.team.submissions_left) == (True, 0)
     assert "limit is reached" in got.why_not
 
 

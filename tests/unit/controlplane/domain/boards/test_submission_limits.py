@@ -10,6 +10,7 @@ from controlplane.domain.boards.submission_limits import (
     longest_window,
     next_permitted,
     next_submission,
+    submissions_left,
 )
 from controlplane.domain.boards.values import BoardSettings, SubmissionLimit
 
@@ -58,6 +59,20 @@ def test_no_window_ever_has_more_than_the_limit(
         if next_permitted(taken, limit=limit, window=window, now=now) is None:
             taken.append(now)
         assert sum(at + window > now for at in taken) <= limit
+
+
+def test_how_many_are_left() -> None:
+    settings = BoardSettings(
+        limit=SubmissionLimit(count=3, window_s=100.0),
+        failed_limit=SubmissionLimit(count=2, window_s=300.0),
+    )
+    assert submissions_left([], [], settings, 500.0) == 3
+    assert submissions_left([400.0, 450.0], [450.0], settings, 500.0) == 2
+    assert submissions_left([490.0, 450.0, 460.0], [], settings, 500.0) == 0
+    assert submissions_left([450.0], [490.0, 300.0], settings, 500.0) == 0, "two have failed"
+    # the limit was lowered meanwhile
+    assert submissions_left([499.0] * 9, [], settings, 500.0) == 0
+    assert submissions_left([499.0] * 9, [499.0] * 9, BoardSettings(), 500.0) is None
 
 
 def test_both_limits_of_a_board_hold() -> None:
