@@ -21,6 +21,7 @@ from nsml.common.shell import shell_word
 from nsml.common.text import visible
 
 if TYPE_CHECKING:
+    from nsml.client.calls import Client
     from nsml.v1.boards_pb2 import Board
 
 
@@ -32,10 +33,27 @@ def board() -> None:
     """
 
 
-def _write_board(app: App, found: Board) -> None:
+def _write_board(app: App, found: Board, limit: str = "") -> None:
     from nsml.view import boards as view
 
-    write_one(app, view.board_record(found), [visible(line) for line in view.board_lines(found)])
+    lines = view.board_lines(found, limit)
+    write_one(app, view.board_record(found), [visible(line) for line in lines])
+
+
+async def _limited(client: Client, name: str) -> tuple[Board, str]:
+    """Fetch a board, and the limit on it during a competition, else ""."""
+    from nsml.client.errors import Unsupported
+    from nsml.view.boards import full_name, is_of_dataset
+    from nsml.view.competitions import limit_on
+
+    found = await client.boards.get(name)
+    if not is_of_dataset(found):
+        return found, ""
+    try:
+        competitions = await client.competitions.every()
+    except Unsupported:  # an earlier control plane
+        return found, ""
+    return found, limit_on(full_name(found), competitions)
 
 
 @command(
@@ -118,9 +136,11 @@ def ls(app: App) -> None:
 def info(app: App, *, name: str) -> None:
     """Show a board's settings.
 
-    What is ranked and listed; of a dataset's board also limits of submissions, times and sizes.
+    What is ranked and listed; of a dataset's board also limits of submissions, times and sizes. While
+    a phase of a competition is held on it, the limit is that of the phase.
     """
-    _write_board(app, app.call(lambda client: client.boards.get(name)))
+    found, limit = app.call(lambda client: _limited(client, name))
+    _write_board(app, found, limit)
 
 
 @command(

@@ -620,8 +620,8 @@ def headline(board: Board, per: str = "none") -> str:
     return f"{full_name(board)}: {', '.join(words)}"
 
 
-def board_lines(board: Board) -> list[str]:
-    """Describe a board and its settings in a few lines."""
+def board_lines(board: Board, limit: str = "") -> list[str]:
+    """Describe a board and its settings in a few lines; `limit`: in place of that of a dataset's board."""
     one = board.settings
     rows: list[tuple[str, str]] = [
         ("of", "submissions to the dataset" if is_of_dataset(board) else "sessions"),
@@ -631,7 +631,7 @@ def board_lines(board: Board) -> list[str]:
         ("lists", _per_text(one.best_per)),
     ]
     if is_of_dataset(board):
-        rows += _dataset_rows(board)
+        rows += _dataset_rows(board, limit)
     rows += [
         ("visibility", visibility_word(one.visibility) if one.visibility else ""),
         ("description", one.description),
@@ -646,13 +646,13 @@ def _per_text(best_per: int) -> str:
     return {"none": "every entry", "": ""}.get(word, f"the best of each {word}")
 
 
-def _dataset_rows(board: Board) -> list[tuple[str, str]]:
+def _dataset_rows(board: Board, limit: str) -> list[tuple[str, str]]:
     one = board.settings
     times = (("predict", "predict_time"), ("evaluate", "evaluate_time"))
     most = exact_size_text(one.prediction_bytes) if one.prediction_bytes else ""
     return [
         ("scores", public_score_word(one)),
-        ("limit", limit_text(one.limit)),
+        ("limit", limit or limit_text(one.limit)),
         ("failed", limit_text(one.failed_limit)),
         *(
             (title, f"{duration_text(seconds_of(getattr(one, field)))} at most")

@@ -33,7 +33,7 @@ from nsml.view.tables import Column
 from nsml.view.times import moment_of, seconds_of
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Iterable, Mapping, Sequence
 
     from nsml.v1.competitions_pb2 import (
         Competition,
@@ -98,6 +98,20 @@ def running_phase(competition: Competition) -> Phase | None:
     """Return the phase that runs, as the platform says."""
     named = (one for one in competition.settings.phases if one.name == competition.phase)
     return next(named, None) if competition.phase else None
+
+
+def limit_on(dataset: str, competitions: Iterable[Competition]) -> str:
+    """Return the limit on a dataset during a competition: `10 in 1d, of a team in kim/cup (final)`; else "".
+
+    Args:
+        dataset: OWNER/NAME.
+        competitions: any; two open ones never use a dataset at one time.
+    """
+    for one in competitions:
+        phase = running_phase(one) if one.state == pb.COMPETITION_STATE_OPEN else None
+        if phase is not None and phase.dataset == dataset and phase.HasField("limit"):
+            return f"{limit_text(phase.limit)}, of a team in {full_name(one)} ({phase.name})"
+    return ""
 
 
 def next_phase(competition: Competition, now: float) -> Phase | None:

@@ -21,7 +21,7 @@ from cli.completion import names
 from cli.main import run
 from cli.watched_table import WatchedTable
 from nsml.v1 import boards_pb2 as pb
-from nsml.v1 import checkpoints_pb2, resources_pb2, sessions_pb2
+from nsml.v1 import checkpoints_pb2, competitions_pb2, resources_pb2, sessions_pb2
 from nsml.view import boards as view
 from tests.unit.cli.conftest import FixedClock, Stream
 from tests.unit.nsml.client.contract_server import EPOCH
@@ -97,6 +97,23 @@ def test_in_a_competition_the_rank_is_that_of_the_team(nsml, state, session):
     state.fail_next["ListStandings"] = grpc.StatusCode.PERMISSION_DENIED
     state.submission_course = [scored]
     assert nsml("submit", "digits/3").stdout.endswith(of_board), "the score is there all the same"
+
+
+def test_during_a_competition_a_board_names_its_limit(nsml, state):
+    settings = pb.BoardSettings(limit=pb.SubmissionLimit(count=5))
+    for name in ("kim/digits", "kim/other"):
+        state.add_board(name, kind=pb.BOARD_KIND_DATASET, settings=settings)
+    found = state.add_competition("lee/cup")
+    of_phase = "limit       10 in 1d, of a team in lee/cup (qualifying)\n"
+    assert of_phase in nsml("board", "info", "kim/digits").stdout
+    assert "limit       5 in 1d\n" in nsml("board", "info", "kim/other").stdout
+    state.fail_next["ListCompetitions"] = grpc.StatusCode.UNIMPLEMENTED
+    assert "limit       5 in 1d\n" in nsml("board", "info", "kim/digits").stdout
+    found.competition.settings.phases[0].ClearField("limit")
+    assert "limit       5 in 1d\n" in nsml("board", "info", "kim/digits").stdout
+    found.competition.settings.phases[0].limit.count = 10
+    found.competition.state = competitions_pb2.COMPETITION_STATE_CLOSED
+    assert "limit       5 in 1d\n" in nsml("board", "info", "kim/digits").stdout
 
 
 def test_a_submission_that_is_no_new_best_says_so(nsml, state, session):

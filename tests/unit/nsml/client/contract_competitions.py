@@ -85,6 +85,9 @@ class Competitions(competitions_pb2_grpc.CompetitionServiceServicer):
         return pb.OpenCompetitionPageResponse(url=f"https://nsml.example/{place}?ticket=T")
 
     def ListCompetitions(self, request, context):
+        failure = self.state.fail_next.pop("ListCompetitions", None)
+        if failure is not None:
+            context.abort(failure, "competitions cannot be listed")
         every = [one.competition for one in self.state.competitions.values()]
         return pb.ListCompetitionsResponse(competitions=every)
 
