@@ -50,6 +50,8 @@ _LOAD_FAILED = "Error: Error occurred while loading model"
 _INFER_FAILED = (
     "An error occurred somewhere in your code. You can check error 'nsml submit --test'."
 )
+_INFER_FAILED_IN_TEST = "An error occurred somewhere in your code: its traceback is above."
+"""In the log of `nsml submit --test` itself."""
 _NO_SMALL_SET = (
     "The dataset has no test_submit, a small open test set, so that a dry run has none of what is in test. Its "
     "data_loader.py asks for a file that is not there: nsml submit without -t has the whole test set."
@@ -90,7 +92,8 @@ def predict(
         began = time.monotonic()
         load()
         _say(f".load nsml model takes {time.monotonic() - began} seconds")
-        code, why = INFER_FAILED, _INFER_FAILED
+        code = INFER_FAILED
+        why = _INFER_FAILED_IN_TEST if stage == PREDICT_TEST else _INFER_FAILED
         _say(f".Infer test set. The inference should be completed within {limit_s:g} seconds.")
         began = time.monotonic()
         file = _predicted(stage, watch, infer, folders)

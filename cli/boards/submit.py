@@ -66,6 +66,13 @@ def submit(
     predicts on the hidden test inputs in a session without a network. Then the dataset's evaluation
     scores the prediction. The result is the score and the rank, in a competition that of your team. Ctrl-C leaves it running.
 
+    Programs take --mode and --pause. Before they train they call nsml.bind(save=save, load=load,
+    infer=infer) and, if --pause is 1, nsml.paused(scope=locals()).
+
+    infer gets what the dataset's data_loader.py passes to it (nsml dataset pull), and returns what
+    that expects: without a feed_infer a pair for each input, [(1.0, prediction), ...].
+    docs/programs.md has a whole program.
+
     A failure names its cause. Nobody reads the output of a submission: -t shows that of a dry run,
     on the dataset's small open split, or ten rows. A board may limit how often you submit; nsml board info
     NAME says how.

@@ -331,9 +331,7 @@ def next_commands(answer: GetCompetitionResponse, now: float) -> list[tuple[str,
     phase = running_phase(found)
     if phase is not None and not answer.why_not:
         run = shell_line(["nsml", "run", "-d", phase.dataset])
-        acts.append(
-            (f"{run} ...", "train a model; its program: docs/programs.md, Submit and infer")
-        )
+        acts.append((f"{run} ...", "train a model; what its program needs: nsml submit -h"))
         acts.append(("nsml submit -t SESSION", "try its newest checkpoint: a dry run, no limit"))
         acts.append(("nsml submit SESSION [CHECKPOINT]", "submit it"))
     elif phase is None and (ahead := next_phase(found, now)) is not None:

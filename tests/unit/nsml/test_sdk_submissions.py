@@ -273,7 +273,9 @@ def test_a_dry_run_that_misses_another_file_does_not_blame_the_test_set(
     submission.write(more="def infer(data, **kwargs): open('/nowhere')")
     ended = submission.run_it("predict-test")
     assert ended.returncode == INFER_FAILED
-    assert "no test_submit" not in ended.stdout + ended.stderr
+    told = ended.stdout + ended.stderr
+    assert "no test_submit" not in told
+    assert ("traceback is above" in told, "nsml submit --test" in told) == (True, False)
 
 
 def test_of_several_datasets_the_first_is_the_one(submission: Submission, tmp_path: Path) -> None:
