@@ -7,6 +7,7 @@ codes are in `nsml.spec.submission_exits`.
 
 from __future__ import annotations
 
+import ast
 import json
 import math
 import os
@@ -31,6 +32,7 @@ from nsml.spec.submission_exits import (
     EVALUATION_TIMEOUT,
     MALFORMED_ROWS,
     NOT_FINITE,
+    NOT_SCORED,
     PLATFORM_FAILED,
     PREDICTION,
     RESULT,
@@ -43,7 +45,17 @@ if TYPE_CHECKING:
 _PROGRAM = "evaluation.py"
 _PREDICTION = "/data/prediction/" + PREDICTION
 _EVALUATE_S = 3600.0
-_LABEL_OPTION = b"test_label_path"
+_LABEL_OPTION = "test_label_path"
+_FROM_PARAMETERS = {
+    "fire",
+    "typer",
+    "tyro",
+    "tap",
+    "jsonargparse",
+    "simple_parsing",
+    "transformers",
+}
+"""Packages that make options of the parameters of a function, or of the fields of a class."""
 _LONGEST_LINE = 4096
 _PIECE_BYTES = 64 << 10
 _HEADER = b"header"
@@ -161,7 +173,7 @@ class Evaluation:
         """Return prediction and label file of each run, "" for the label file that it finds itself; and the rows."""
         label = self._label
         if self._test != "test":  # of a dry run; older programs know the path of the other labels
-            self._check_option(f"dry run on {self._test}")
+            self._check_option(f"dry run on {self._test}", NOT_SCORED)
         public = os.path.join(self._dataset, self._test, "public_rows")
         two = [f"{label}_public", f"{label}_private"]
         if os.path.isfile(public):
@@ -176,15 +188,14 @@ class Evaluation:
         given = label if has_label and self._has_option() else ""
         return [(self._prediction, given)], _line_count(self._prediction)
 
-    def _check_option(self, what: str) -> None:
+    def _check_option(self, what: str, code: int = EVALUATION_FAILED) -> None:
         if not self._has_option():
             why = f"{_PROGRAM} has no --test_label_path, which the {what} needs"
-            raise EvaluationError(EVALUATION_FAILED, why)
+            raise EvaluationError(code, why)
 
     def _has_option(self) -> bool:
-        """Return whether it takes the label file; older ones know its path, and end with 2 if they get it."""
         with open(os.path.join(self._app, _PROGRAM), "rb") as file:
-            return _LABEL_OPTION in file.read()
+            return takes_labels(file.read())
 
     def _cut(self, public_rows: str) -> Tuple[List[Tuple[str, str]], int]:
         """Write the public and the private rows of both files to files of their own; each keeps the header."""
@@ -195,13 +206,8 @@ class Evaluation:
         if labels != predictions:
             why = f"the prediction has {predictions:,} lines, the labels have {labels:,}"
             raise EvaluationError(MALFORMED_ROWS, why)
-        public, self._has_header = _numbers(public_rows, named), _has_header(public_rows, label)
+        public, self._has_header = read_public_rows(public_rows, label, named)
         rows = labels - self._has_header
-        if not public:
-            raise EvaluationError(EVALUATION_FAILED, f"{named} names no rows")
-        if max(public) >= rows:
-            why = f"{named} names row {max(public):,}, the last one is {rows - 1:,}"
-            raise EvaluationError(EVALUATION_FAILED, why)
         self._public = public
         private = set(range(rows)) - public
         parts = [self._copy("public", public)]
@@ -266,6 +272,34 @@ class Evaluation:
         return {**kept, "NSML_DATASET_PATH": self._dataset, "NSML_DATASET_NAME": name}
 
 
+def takes_labels(source: bytes) -> bool:
+    """Return whether an evaluation with this source has the option --test_label_path.
+
+    A variable or a parameter of that name is none: programs that know the path of the labels keep it in one.
+    """
+    try:
+        nodes = list(ast.walk(ast.parse(source)))
+    except (SyntaxError, ValueError, RecursionError, MemoryError):  # as it will say itself
+        return f"--{_LABEL_OPTION}".encode() in source
+    parameters: Set[str] = set()
+    modules: Set[str] = set()
+    for node in nodes:
+        # Before Python 3.8 texts had a node of their own.
+        text = node.value if isinstance(node, ast.Constant) else getattr(node, "s", None)
+        if isinstance(text, str):
+            if text.lstrip("-") == _LABEL_OPTION or f"--{_LABEL_OPTION}" in text:
+                return True
+        elif isinstance(node, ast.arg):
+            parameters.add(node.arg)
+        elif isinstance(node, ast.AnnAssign) and isinstance(node.target, ast.Name):
+            parameters.add(node.target.id)
+        elif isinstance(node, ast.Import):
+            modules.update(alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            modules.add(node.module or "")
+    return _LABEL_OPTION in parameters and not _FROM_PARAMETERS.isdisjoint(modules)
+
+
 class _Reading:
     """Passes a program's output on, and keeps its last line that is not blank."""
 
@@ -296,6 +330,29 @@ class _Reading:
                 line, self._line = (self._line + part)[:_LONGEST_LINE], b""
                 self._last = line if line.strip() else self._last
             self._line = (self._line + rest)[:_LONGEST_LINE]
+
+
+def read_public_rows(
+    public_rows: str, label: str, named: str = "test/public_rows"
+) -> Tuple[Set[int], bool]:
+    """Return the numbers of the public rows, and whether labels and predictions begin with a header.
+
+    Args:
+        public_rows: path of the file `test/public_rows`.
+        label: path of the file `test/test_label`.
+        named: what messages call the first.
+
+    Raises:
+        EvaluationError: it names no rows, or ones that the labels do not have.
+    """
+    public, has_header = _numbers(public_rows, named), _has_header(public_rows, label)
+    rows = _line_count(label) - has_header
+    if not public:
+        raise EvaluationError(EVALUATION_FAILED, f"{named} names no rows")
+    if max(public) >= rows:
+        why = f"{named} names row {max(public):,}, the last one is {rows - 1:,}"
+        raise EvaluationError(EVALUATION_FAILED, why)
+    return public, has_header
 
 
 def _folders(folder: str, names: List[str]) -> List[str]:

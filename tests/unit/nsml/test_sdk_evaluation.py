@@ -290,6 +290,23 @@ def test_a_dry_run_needs_a_program_that_takes_labels(scoring: Scoring) -> None:
     assert "dry run on test_submit needs" in done.stderr
 
 
+@pytest.mark.parametrize(
+    ("program", "takes_labels"),
+    [
+        ("def score(prediction, test_label_path='x'):\n    print(1)\n", True),
+        ("class Asked:\n    prediction: str\n    test_label_path: str\n", True),
+        ("# --test_label_path\nprint 1\n", True),
+        ("def score(prediction, test_label_path): pass\ntest_label_path = '/data/x'\n", False),
+        ("test_label_path = '/data/x'\nprint test_label_path\n", False),
+        ("print(1)\n", False),
+    ],
+)
+def test_which_programs_take_labels(scoring: Scoring, program: str, takes_labels: bool) -> None:
+    scoring.program(f"{program}\n")
+    done = scoring.evaluate(NSML_TEST_FOLDER="test_submit")
+    assert ("dry run on test_submit needs" in done.stderr) is not takes_labels
+
+
 def test_it_sees_nothing_of_the_owner_and_writes_no_result_itself(scoring: Scoring) -> None:
     """What a prediction makes of it, as a pickle can, is no way to the session's own files but by guessing them."""
     scoring.program(
