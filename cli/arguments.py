@@ -553,6 +553,7 @@ def flag_options(command: F, *, shows_defaults: bool = True, **names: Sequence[s
 
 def _checked_together(kind: run_flags.Kind) -> Callable[..., Any]:
     def check(ctx: click.Context, param: click.Parameter, values: Sequence[Any]) -> Sequence[Any]:
+        values = kind.separated(values)
         try:
             kind.check_together(values)
         except run_flags.Unreadable as error:

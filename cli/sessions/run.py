@@ -223,11 +223,10 @@ def staying_options(command: F) -> F:
     help="Same as --quiet.",
 )
 @click.option("-v", "--verbose", is_flag=True, help="List the files, with their sizes.")
-@explained(
+@needless(
     "--gpu-driver-version",
-    message="nodes are not chosen by the version of their driver",
-    advice="nsml run --gpu-model NAME    for GPUs of a model\n"
-    "nsml run --pod NAME    for nodes that the administrator put into a pod",
+    is_flag=False,
+    why="a session gets the driver of its node; --gpu-model and --pod choose among nodes",
 )
 @explained(
     "--nfs-output",

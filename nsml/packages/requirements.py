@@ -88,6 +88,11 @@ _INDEX_OPTIONS = {"-i", "--index-url", "--extra-index-url", "-f", "--find-links"
 _WEB = ("https://", "http://")
 _PLAIN_OPTIONS = {"--pre", "--no-index", "--prefer-binary", "--require-hashes"}
 _RELEASE = "write the name and version of a release, or the https URL of its wheel"
+_SDK = "nsml"
+_SDK_REPOSITORY = re.compile(
+    r"(?:(?:-e|--editable)[ =])?(?:git|hg|svn|bzr)\+\S*/nsml-local(?:\.git)?(?:@[^\s#]+)?(?:#\S*)?(?: ?;.*)?"
+)
+"""What stood in for NAVER's SDK on a desk; a release of it is `nsml`, too."""
 _NOT_INSTALLED = (
     (
         re.compile("-e|--editable"),
@@ -272,6 +277,9 @@ def read_requirements(
     lines, notes = list(found.lines), list(found.notes)
     if len(lines) > _MAX_LINES:
         raise RequirementsRefused(f"over {_MAX_LINES:,} requirements are not installed")
+    if len(others := [line for line in lines if name_of(line) != _SDK]) < len(lines):
+        lines = others
+        notes.append(f"{_SDK} is left out: a session has that of its node")
     for place, line in enumerate(lines):
         lines[place], note = renamed(line, name_of(line))
         notes += [note] if note else []
@@ -280,7 +288,7 @@ def read_requirements(
         packages=_packages(text("nsml_package.txt") or ""),
         image=image,
         notes=tuple(notes),
-        source=found.source,
+        source=found.source if lines or found.conda else "",
         python=found.python,
         conda=found.conda,
     )
@@ -563,6 +571,8 @@ def _checked(line: str, file: str, *, may_build: bool) -> str:
         raise RequirementsRefused(
             f"{file}: {requirement[:80]!r}... is not installed: it has over {_MAX_CHARACTERS:,} characters"
         )
+    if name_of(requirement) in {_SDK, f"{_SDK}-local"} or _SDK_REPOSITORY.fullmatch(requirement):
+        return _SDK
     # pip reads what begins with - behind a package as options, of the whole file
     has_options = re.search(r"\s-", requirement) is not None
     by_url = _BY_ARCHIVE if may_build else _BY_WHEEL

@@ -131,6 +131,10 @@ PROJECT: Final[Sequence[Fact]] = (
     ),
     Fact(_PROJECT, "install_requires of setup.py are installed", "packages_of_setup"),
     Fact(_PROJECT, "requirements.txt beside setup.py counts, too", "packages_of_both"),
+    Fact(
+        *(_PROJECT, "requirements.txt may name nsml-local, the SDK for a desk", "own_sdk", _OURS),
+        "left out with a note: a session has the SDK of its node",
+    ),
     Fact(_PROJECT, "nsml_package.txt lists Debian packages", "debian_packages"),
     Fact(_PROJECT, ".nsmlignore in the syntax of .gitignore", "ignored_files"),
     Fact(_PROJECT, "a warning about more than 10 MB of code", "warning_of_size"),
@@ -146,6 +150,7 @@ PROJECT: Final[Sequence[Fact]] = (
     Fact(_PROJECT, "paused() within 600 seconds, predictions within 3600", "times_of_submissions"),
     Fact(_PROJECT, "evaluation.py --prediction FILE: the last line is the score", "last_line"),
     Fact(_PROJECT, "--test_label_path only if evaluation.py knows it", "label_option"),
+    Fact(_PROJECT, "a variable test_label_path is no such option (2019)", "label_variable"),
     Fact(
         *(_PROJECT, "run uploads the entry's folder (2018)", "folder_of_the_code", _OURS),
         "the current folder, with the entry in it",
@@ -159,7 +164,7 @@ COMMANDS: Final[Sequence[Fact]] = (
     ),
     Fact(_COMMAND, "--version", "version", _OURS, "nsml VERSION in one line"),
     Fact(_COMMAND, "credit: User : NAME credit N", "credit", _OURS, "a line a project"),
-    Fact(_COMMAND, "run -d DATASET, repeatable", "run_datasets"),
+    Fact(_COMMAND, "run -d DATASET, repeatable, or -d A,B", "run_datasets"),
     Fact(_COMMAND, "run -e ENTRY, or ENTRY alone (2017)", "run_entry"),
     Fact(_COMMAND, 'run -a "ARGS"', "run_arguments"),
     Fact(
@@ -188,8 +193,8 @@ COMMANDS: Final[Sequence[Fact]] = (
         "refused: --keep-files, --output-dataset",
     ),
     Fact(
-        *(_COMMAND, "run --gpu-driver-version", "run_driver_version", _ABSENT),
-        "refused: --gpu-model, --pod",
+        *(_COMMAND, "run --gpu-driver-version VERSION", "run_driver_version", _OURS),
+        "accepted with a note: the driver is the node's; --gpu-model, --pod",
     ),
     Fact(
         *(_COMMAND, "a run that does not fit is refused at once", "run_queue", _OURS),

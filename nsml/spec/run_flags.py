@@ -66,6 +66,10 @@ class Kind:
     def check_together(self, values: Sequence[Any]) -> None:
         """Raise Unreadable if the values of a repeated flag contradict each other."""
 
+    def separated(self, values: Sequence[Any]) -> Sequence[Any]:
+        """Return the values of a repeated flag, of which one word may list several."""
+        return values
+
     def put(self, message: Any, field: str, value: Any) -> None:
         """Set the field to a parsed value."""
         if value:
@@ -251,6 +255,10 @@ class _Datasets(Kind):
     def __init__(self, *, streamed: bool) -> None:
         super().__init__("dataset")
         self._streamed = streamed
+
+    def separated(self, values: Sequence[Any]) -> Sequence[Any]:
+        """Scripts for NSML name several datasets in one word: `-d train,more`."""
+        return [one for value in values for one in value.split(",")]
 
     def put(self, message: Any, field: str, value: Any) -> None:
         for reference in value:
@@ -623,7 +631,7 @@ FLAGS: Final = (
     Flag(
         ("-d", "--dataset"),
         _Datasets(streamed=False),
-        "Mount it at /data/NAME; NAME@3 is version 3, NAME@TAG a tag, NAME@3=OLD at /data/OLD; repeatable.",
+        "Mount it at /data/NAME; NAME@3 is version 3, NAME@TAG a tag, NAME@3=OLD at /data/OLD; repeatable, or A,B.",
         field="spec.datasets",
         metavar="DATASET",
         record="datasets",

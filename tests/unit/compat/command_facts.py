@@ -62,6 +62,9 @@ def run_datasets(place: Place) -> None:
     place.nsml("dataset", "push", "other", str(place.folder))
     spec = place.run("-d", "mnist", "--dataset", "other")
     assert [one.name for one in spec.datasets] == ["mnist", "other"]
+    spec = place.run("-d", "mnist,other@1")
+    assert [one.name for one in spec.datasets] == ["mnist", "other"]
+    assert spec.datasets[1].version == 1
 
 
 def run_entry(place: Place) -> None:
@@ -151,7 +154,12 @@ def run_nfs_output(place: Place) -> None:
 
 
 def run_driver_version(place: Place) -> None:
-    assert "--gpu-model" in _refused(place, "run", "--gpu-driver-version", "418.67")
+    assert place.folder
+    said = place.nsml("run", "--gpu-driver-version", "418.67").stderr
+    assert (
+        "note: --gpu-driver-version changes nothing: a session gets the driver of its node" in said
+    )
+    assert len(place.state.sessions) == 1
 
 
 def run_queue(place: Place) -> None:

@@ -78,6 +78,13 @@ def packages_of_setup(_: Place) -> None:
     assert install_requires(text) == (["tqdm"], [])
 
 
+def own_sdk(_: Place) -> None:
+    listed = "tqdm\nnsml @ git+https://github.com/n-CLAIR/nsml-local@8927e5c\n"
+    read = read_requirements({"requirements.txt": listed}.get)
+    assert read.lines == ("tqdm",)
+    assert read.notes == ("nsml is left out: a session has that of its node",)
+
+
 def debian_packages(place: Place) -> None:
     (place.folder / "nsml_package.txt").write_text("libgl1\nffmpeg\n")
     assert list(read_requirements({"nsml_package.txt": "libgl1\nffmpeg\n"}.get).packages) == [
@@ -184,6 +191,10 @@ def last_line(place: Place) -> None:
 
 def label_option(place: Place) -> None:
     assert _evaluated(place, _KNOWN) == "0.75"
+
+
+def label_variable(place: Place) -> None:
+    assert _evaluated(place, 'test_label_path = "/data/speech/test/test_label"') == "0.75"
 
 
 def folder_of_the_code(place: Place) -> None:

@@ -188,6 +188,33 @@ def test_a_retired_name_is_installed_by_the_one_that_took_its_place(
 
 @pytest.mark.parametrize(
     "line",
+    [
+        *("nsml", "NSML==0.0", "nsml>=0.1 ; python_version > '3'", "nsml==0.0 --hash=sha256:ab"),
+        "https://a/nsml-0.2-py3-none-any.whl",
+        "nsml @ git+https://github.com/n-CLAIR/nsml-local@8927e5c",
+        *(
+            f"{before}git+https://github.com/n-CLAIR/nsml-local{after}"
+            for before in ("", "-e ", "nsml-local @ ")
+            for after in ("", ".git", ".git@master#egg=nsml", "#egg=nsml")
+        ),
+    ],
+)
+def test_the_sdk_of_the_session_is_not_installed_beside_it(line: str) -> None:
+    read = read_requirements({"requirements.txt": f"six\n{line}\n"}.get)
+    assert read.lines == ("six",)
+    assert read.notes == ("nsml is left out: a session has that of its node",)
+    alone = read_requirements({"requirements.txt": line}.get)
+    assert (alone.lines, alone.source) == ((), "")
+
+
+def test_what_only_begins_as_the_sdk_is_another_package() -> None:
+    assert lines("nsml-tools==1.0") == ("nsml-tools==1.0",)
+    with pytest.raises(RequirementsRefused, match="repositories"):
+        lines("git+https://a/nsml-local-tools")
+
+
+@pytest.mark.parametrize(
+    "line",
     ["scikit-learn==0.0", "sklearn @ https://a/sklearn-1.0-py3-none-any.whl", "sklearn-x", "--pre"],
 )
 def test_what_is_no_retired_name_stays_as_it_is(line: str) -> None:
