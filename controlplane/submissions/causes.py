@@ -30,6 +30,7 @@ EVALUATE_EXITS: Final[Mapping[int, Why | None]] = {
     exits.NOT_FINITE: Why.NOT_FINITE,
     exits.MALFORMED_ROWS: Why.MALFORMED,
     exits.EVALUATION_TIMEOUT: Why.EVALUATION_TIMEOUT,
+    exits.NOT_SCORED: Why.EVALUATION_FAILED,  # of a submission that is no dry run: none ends so
     exits.PLATFORM_FAILED: AGAIN,
 }
 _KILLED: Final = 128 + signal.SIGKILL

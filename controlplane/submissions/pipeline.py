@@ -18,6 +18,7 @@ from controlplane.submissions.causes import (
     is_by_program,
     predict_failure,
 )
+from nsml.spec.submission_exits import NOT_SCORED
 
 if TYPE_CHECKING:
     from controlplane.history.board_values import SubmissionRow
@@ -71,6 +72,11 @@ class Step:
     is_outdated: bool = False
     result: Result = Result.NONE
 
+    @property
+    def is_not_scored(self) -> bool:
+        """Whether its program ended because it cannot score a dry run."""
+        return self.cause is Cause.PROGRAM_FAILED and self.exit_code == NOT_SCORED
+
 
 @dataclass(frozen=True, slots=True)
 class Wait:
@@ -122,7 +128,14 @@ class Fail:
         return self.message or SENTENCES[self.cause]
 
 
-Action: TypeAlias = Wait | Start | Started | GiveUp | Take | Fail
+@dataclass(frozen=True, slots=True)
+class Predicted:
+    """End a dry run without a score, for which there is no evaluation."""
+
+    why: str
+
+
+Action: TypeAlias = Wait | Start | Started | GiveUp | Take | Fail | Predicted
 
 
 def next_step(
@@ -140,6 +153,10 @@ def next_step(
         if predict is None:
             return Fail(SubmissionCause.STOPPED, "the session of its prediction was removed")
         return _judged(predict, Stage.PREDICT, row.predict_tries, row.predict_started_at, now)
+    if row.is_test and evaluate is not None and evaluate.is_not_scored:
+        return Predicted(
+            "evaluation.py has no --test_label_path, so that it scores the test set alone"
+        )
     return next_evaluation(
         row.evaluate_session_id, row.evaluate_tries, row.evaluate_started_at, evaluate, now
     )

@@ -30,6 +30,7 @@ from controlplane.submissions.pipeline import (
     Action,
     Fail,
     GiveUp,
+    Predicted,
     Result,
     Stage,
     Start,
@@ -309,9 +310,23 @@ class SubmissionLoop:
                 done = await self._take_prediction(row, session_id, predict)
             case Take(session_id=session_id):
                 done = await self._take_score(row, session_id, evaluate)
+            case Predicted(why=why):
+                done = await self._end_predicted(row, why, evaluate)
             case Fail():
                 done = await self._fail(row, action, predict, evaluate)
         return done
+
+    async def _end_predicted(
+        self, row: SubmissionRow, why: str, evaluate: Step | None = None
+    ) -> SubmissionRow | None:
+        """End a dry run whose prediction cannot be scored."""
+        fields = {
+            "state": SubmissionState.SCORED,
+            "ended_at": self._clock.time(),
+            "message": f"the prediction succeeded; {why}",
+        }
+        ended = {"evaluate_ended_at": evaluate.ended_at} if evaluate is not None else {}
+        return await self._change(row, {**fields, **ended})
 
     async def _start(self, row: SubmissionRow, stage: Stage, number: int) -> SubmissionRow | None:
         make = self._maker.predict if stage is Stage.PREDICT else self._maker.evaluate
@@ -330,13 +345,8 @@ class SubmissionLoop:
                 return await self._fail(row, fail)
             case None:
                 # A dry run without a small test set: that it predicts is all there is to know.
-                return await self._change(
-                    row,
-                    {
-                        "state": SubmissionState.SCORED,
-                        "ended_at": self._clock.time(),
-                        "message": "the prediction succeeded; the dataset has no folder test_submit to evaluate it on",
-                    },
+                return await self._end_predicted(
+                    row, "the dataset has no folder test_submit to evaluate it on"
                 )
         fields = {
             f"{stage}_session_id": made.id,

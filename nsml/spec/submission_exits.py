@@ -28,6 +28,8 @@ MALFORMED_ROWS = 93
 """The prediction has not one row for each row of the labels."""
 EVALUATION_TIMEOUT = 94
 """The evaluation took longer than allowed."""
+NOT_SCORED = 95
+"""A dry run's labels are of no use: `evaluation.py` has no `--test_label_path`, and would read those of the test set."""
 
 PREDICTION = "prediction"
 """Name of the predict step's artifact, and of its only file."""

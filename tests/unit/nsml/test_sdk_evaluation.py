@@ -17,6 +17,7 @@ from nsml.spec.submission_exits import (
     EVALUATION_TIMEOUT,
     MALFORMED_ROWS,
     NOT_FINITE,
+    NOT_SCORED,
     PLATFORM_FAILED,
 )
 from tests.unit.nsml.test_sdk_install import find_interpreters
@@ -286,7 +287,7 @@ def test_a_dry_run_without_labels_is_not_compared_with_others(scoring: Scoring) 
 def test_a_dry_run_needs_a_program_that_takes_labels(scoring: Scoring) -> None:
     scoring.program(OLD)
     done = scoring.evaluate(NSML_TEST_FOLDER="test_submit")
-    assert done.returncode == EVALUATION_FAILED
+    assert done.returncode == NOT_SCORED
     assert "dry run on test_submit needs" in done.stderr
 
 

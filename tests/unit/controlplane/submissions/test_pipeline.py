@@ -25,6 +25,7 @@ from controlplane.submissions.pipeline import (
     Action,
     Fail,
     GiveUp,
+    Predicted,
     Result,
     Stage,
     Start,
@@ -60,6 +61,7 @@ ENDED = Step(session_id="p1", started_at=2.0, ended_at=5.0, cause=Cause.COMPLETE
 DURABLE = replace(ENDED, result=Result.DURABLE)
 LOST = replace(ENDED, cause=Cause.NODE_LOST)
 OUTDATED = replace(DURABLE, is_outdated=True)
+NOT_SCORED = replace(ENDED, cause=Cause.PROGRAM_FAILED, exit_code=submission_exits.NOT_SCORED)
 LATE = 5.0 + RESULT_WITHIN_S
 PREDICT, EVALUATE = Stage.PREDICT, Stage.EVALUATE
 
@@ -107,6 +109,13 @@ PREDICT, EVALUATE = Stage.PREDICT, Stage.EVALUATE
         ),
         (PREDICTS, replace(ENDED, cause=Cause.STOP_REQUESTED), 6.0, Fail(SubmissionCause.STOPPED)),
         (EVALUATES, DURABLE, 6.0, Take(EVALUATE, "p1")),
+        (
+            replace(EVALUATES, is_test=True),
+            NOT_SCORED,
+            6.0,
+            Predicted("evaluation.py has no --test_label_path, so it can score only the test set"),
+        ),
+        (EVALUATES, NOT_SCORED, 6.0, Fail(SubmissionCause.EVALUATION_FAILED)),
         (EVALUATES, LOST, 6.0, Start(EVALUATE, 2)),
         (
             replace(EVALUATES, evaluate_session_id="", evaluate_tries=0),
