@@ -155,7 +155,7 @@ def next_step(
         return _judged(predict, Stage.PREDICT, row.predict_tries, row.predict_started_at, now)
     if row.is_test and evaluate is not None and evaluate.is_not_scored:
         return Predicted(
-            "evaluation.py has no --test_label_path, so that it scores the test set alone"
+            "evaluation.py has no --test_label_path, so it can score only the test set"
         )
     return next_evaluation(
         row.evaluate_session_id, row.evaluate_tries, row.evaluate_started_at, evaluate, now

@@ -92,7 +92,7 @@ _SDK = "nsml"
 _SDK_REPOSITORY = re.compile(
     r"(?:(?:-e|--editable)[ =])?(?:git|hg|svn|bzr)\+\S*/nsml-local(?:\.git)?(?:@[^\s#]+)?(?:#\S*)?(?: ?;.*)?"
 )
-"""What stood in for NAVER's SDK on a desk; a release of it is `nsml`, too."""
+"""The stand-in for NAVER's SDK in local runs; the package is called `nsml`, too."""
 _NOT_INSTALLED = (
     (
         re.compile("-e|--editable"),

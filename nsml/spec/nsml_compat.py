@@ -132,7 +132,12 @@ PROJECT: Final[Sequence[Fact]] = (
     Fact(_PROJECT, "install_requires of setup.py are installed", "packages_of_setup"),
     Fact(_PROJECT, "requirements.txt beside setup.py counts, too", "packages_of_both"),
     Fact(
-        *(_PROJECT, "requirements.txt may name nsml-local, the SDK for a desk", "own_sdk", _OURS),
+        *(
+            _PROJECT,
+            "requirements.txt may name nsml-local, the SDK for local runs",
+            "own_sdk",
+            _OURS,
+        ),
         "left out with a note: a session has the SDK of its node",
     ),
     Fact(_PROJECT, "nsml_package.txt lists Debian packages", "debian_packages"),
