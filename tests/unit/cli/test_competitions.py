@@ -362,7 +362,7 @@ def test_a_watch_writes_a_line_for_each_change(environ, state, standings):
 
     def change():
         with state.changed:
-            state.changed.wait_for(lambda: "WatchStandings" in state.calls, 60)
+            assert state.changed.wait_for(lambda: state.standings_sent, 60)
         state.add_standing("lee/cup", "late", 0.1)
 
     thread = threading.Thread(target=change)
@@ -381,7 +381,7 @@ def test_a_watch_for_people_writes_rows_that_look_different_in_columns(environ, 
 
     def change():
         with state.changed:
-            state.changed.wait_for(lambda: "WatchStandings" in state.calls, 60)
+            assert state.changed.wait_for(lambda: state.standings_sent, 60)
         state.standings["lee/cup"][0].trend.append(0.5)
         state.add_standing("lee/cup", "late", 0.1)
 
@@ -402,7 +402,7 @@ def test_a_watch_writes_the_titles_again_if_other_columns_are_shown(environ, sta
 
     def change():
         with state.changed:
-            state.changed.wait_for(lambda: "WatchStandings" in state.calls, 60)
+            assert state.changed.wait_for(lambda: state.standings_sent, 60)
         state.add_standing("lee/cup", "late", 0.1)
 
     thread = threading.Thread(target=change)

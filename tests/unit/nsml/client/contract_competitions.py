@@ -187,6 +187,8 @@ class Competitions(competitions_pb2_grpc.CompetitionServiceServicer):
                     self.state.changed.wait(0.05)
                     continue
                 told = now
+                self.state.standings_sent += 1
+                self.state.changed.notify_all()
             yield pb.WatchStandingsResponse.FromString(now)
 
     def ExportCompetition(self, request, context):
@@ -219,6 +221,7 @@ class WithCompetitions:
         self.picks: list[pb.PickSubmissionsRequest] = []
         self.baselines: dict[str, str] = {}
         self.reruns: list[pb.RerunWinnersRequest] = []
+        self.standings_sent = 0
         self.breaks_export = False
         self.export_format = "nsml.competition.v1"
         self.sign = lambda digest: b"signature of " + digest
