@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from nsml.spec.images import asked_image
-from tests.e2e.platforms import LEVELS, end_all, platform_of, without_its_images
+from tests.e2e.platforms import end_all, platform_of, without_its_images
 from tests.e2e.programs import wait_for
 from tests.engines import required_image
 from tests.support.in_process import Platform
@@ -18,6 +18,10 @@ from tests.support.nsml_examples import ALL, Example
 
 LONG_S = 240.0
 """Six trainings with environments of their own, and seven submissions of two sessions each."""
+DRY, FORKED = "bikes", "shapes"
+"""The example that has a small split, and the one that goes on from a checkpoint."""
+SOME = tuple(one for one in ALL if one.name in {"houses", DRY, FORKED})
+"""One of each way to hand over what is hidden, to evaluate it, and to choose a checkpoint."""
 IMAGES = {
     one.name: asked_image([("setup.py", (one.folder / "setup.py").read_text())]) for one in ALL
 }
@@ -25,25 +29,28 @@ IMAGES = {
 
 
 class Scored:
-    """All examples on one platform, trained and submitted at once."""
+    """Examples on one platform, trained and submitted at once."""
 
-    def __init__(self, platform: Platform, level: str, folder: Path) -> None:
+    def __init__(
+        self, platform: Platform, level: str, examples: Sequence[Example], folder: Path
+    ) -> None:
         self._platform = platform
         self.level = level
-        for one in ALL:
+        self.examples = examples
+        for one in examples:
             made = one.make_dataset(folder / one.name)
             platform.nsml("dataset", "push", "-l", one.name, str(made))
             better = "--max" if one.untrained < one.least else "--min"
             platform.nsml("board", "set", one.name, better)
-        sessions = {one.name: self._run(one) for one in ALL}
+        sessions = {one.name: self._run(one) for one in examples}
         self.logs = {name: self._succeeded(session) for name, session in sessions.items()}
-        words = f"--epochs 0 --from_session {sessions['shapes']} --from_checkpoint last"
-        shapes = next(one for one in ALL if one.name == "shapes")
-        sessions["shapes"] = self._run(shapes, "-a", words)
-        self._succeeded(sessions["shapes"])
-        self.test = self._submit("-t", sessions["bikes"], "6")
+        words = f"--epochs 0 --from_session {sessions[FORKED]} --from_checkpoint last"
+        forked = next(one for one in examples if one.name == FORKED)
+        sessions[FORKED] = self._run(forked, "-a", words)
+        self._succeeded(sessions[FORKED])
+        self.test = self._submit("-t", sessions[DRY], "6")
         self.submissions = {
-            one.name: self._submit(sessions[one.name], one.checkpoint) for one in ALL
+            one.name: self._submit(sessions[one.name], one.checkpoint) for one in examples
         }
 
     def _run(self, example: Example, *words: str) -> str:
@@ -87,16 +94,23 @@ class Scored:
         return self._platform.json("dataset", "board", name)["items"]
 
 
-@pytest.fixture(scope="module", params=LEVELS)
+@pytest.fixture(
+    scope="module",
+    params=[
+        pytest.param(("processes", SOME), id="processes"),
+        pytest.param(("processes", ALL), marks=pytest.mark.variant, id="all-in-processes"),
+        pytest.param(("containers", ALL), marks=pytest.mark.variant, id="all-in-containers"),
+    ],
+)
 def scored(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[Scored]:
-    level = request.param
+    level, examples = request.param
     platform = platform_of(level)
     if level == "containers":
         _replace_images(platform)
     with without_its_images(platform) as running:
-        made = Scored(running, level, tmp_path_factory.mktemp("examples"))
+        made = Scored(running, level, examples, tmp_path_factory.mktemp("examples"))
         yield made
         for one in (made.test, *made.submissions.values()):
             made.ended(one)
@@ -112,39 +126,39 @@ def _replace_images(platform: Platform) -> None:
     (data / "agent.site.toml").write_text("\n".join(["[image_aliases]", *lines, ""]))
 
 
-@pytest.mark.long("the first of them waits for all six trainings")
-@pytest.mark.parametrize("example", ALL, ids=lambda one: one.name)
-def test_it_is_trained_submitted_and_scored(example: Example, scored: Scored) -> None:
-    found = scored.ended(scored.submissions[example.name])
-    assert found["state"] == "SCORED", (
-        f"{found['cause']}: {found['message']}; {found['evaluation_output']}"
-    )
-    assert example.least <= found["score"] <= example.most
-    (entry,) = [one for one in scored.board(example.name) if one["score"] is not None]
-    assert (entry["rank"], entry["score"]) == (1, found["score"])
-    assert entry["checkpoint"] == example.checkpoint
+@pytest.mark.long("it waits for all trainings and for a submission of each")
+def test_each_is_trained_submitted_and_scored(scored: Scored) -> None:
+    for example in scored.examples:
+        found = scored.ended(scored.submissions[example.name])
+        assert found["state"] == "SCORED", (
+            f"{found['cause']}: {found['message']}; {found['evaluation_output']}"
+        )
+        assert example.least <= found["score"] <= example.most
+        (entry,) = [one for one in scored.board(example.name) if one["score"] is not None]
+        assert (entry["rank"], entry["score"]) == (1, found["score"])
+        assert entry["checkpoint"] == example.checkpoint
 
 
-@pytest.mark.long("it may wait for all six trainings")
+@pytest.mark.long("it may wait for all trainings")
 def test_logs_say_what_became_of_the_images_that_code_names(scored: Scored) -> None:
     said = "is not used: this node runs programs without containers"
     if scored.level == "containers":
         said = f"is retired: {required_image()} takes its place"
-    for name, image in IMAGES.items():
-        assert f"image {image} {said}" in scored.logs[name]
+    for example in scored.examples:
+        assert f"image {IMAGES[example.name]} {said}" in scored.logs[example.name]
 
 
-@pytest.mark.long("it may wait for all six trainings")
+@pytest.mark.long("it may wait for all trainings")
 def test_a_dry_run_uses_the_small_split(scored: Scored) -> None:
     found = scored.ended(scored.test)
     assert found["is_test"]
     assert found["state"] == "SCORED", (
         f"{found['cause']}: {found['message']}; {found['evaluation_output']}"
     )
-    assert len([one for one in scored.board("bikes") if one["score"] is not None]) <= 1
+    assert len([one for one in scored.board(DRY) if one["score"] is not None]) <= 1
 
 
-@pytest.mark.long("it may wait for all six trainings")
+@pytest.mark.long("it may wait for all trainings")
 def test_sessions_are_listed_as_in_nsml(scored: Scored) -> None:
     for submission in (scored.test, *scored.submissions.values()):
         scored.ended(submission)

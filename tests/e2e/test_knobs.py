@@ -216,7 +216,16 @@ def test_who_is_started_anew_has_what_was_set(platform: Platform, tmp_path: Path
 @pytest.mark.parametrize("platform", ["processes"], indirect=True)
 @pytest.mark.parametrize(
     "kills",
-    [2, pytest.param(8, marks=pytest.mark.long("each kill is waited for until all have settled"))],
+    [
+        2,
+        pytest.param(
+            8,
+            marks=[
+                pytest.mark.variant,
+                pytest.mark.long("each kill is waited for until all have settled"),
+            ],
+        ),
+    ],
 )
 def test_all_ranks_agree_whatever_is_killed(platform: Platform, tmp_path: Path, kills: int) -> None:
     seed = random.randrange(1 << 32)

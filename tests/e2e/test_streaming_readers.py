@@ -94,6 +94,8 @@ read["DuckDB over s3fs"] = duckdb.sql(f"SELECT i, b FROM '{url}'").fetchall()
 """,
 }
 """More of them, for the environment with torch."""
+SECOND_FORMS = {"webdataset presigned", "newer litdata"}
+"""Those that read as another one does, by another way to sign or another version."""
 READS_SAMPLES = """\
 import json
 from random import Random
@@ -187,15 +189,20 @@ def small() -> Iterator[Platform]:
         yield running
 
 
+def _marked(readers: dict[str, str]) -> list[object]:
+    marks = {name: [pytest.mark.variant] if name in SECOND_FORMS else [] for name in readers}
+    return [pytest.param(name, marks=marks[name]) for name in readers]
+
+
 @pytest.mark.long("pushes more than a node keeps, and reads it")
-@pytest.mark.parametrize("reader", READERS)
+@pytest.mark.parametrize("reader", _marked(READERS))
 def test_what_trains_on_s3_reads_more_than_the_node_keeps(small, tars, tmp_path, reader):
     program = READERS[reader]
     reads_more_than_the_node_keeps(small, tars, tmp_path / "code", sys.executable, program)
 
 
 @pytest.mark.long("libraries that load for seconds write more than a node keeps, and read it")
-@pytest.mark.parametrize("reader", TORCH_READERS)
+@pytest.mark.parametrize("reader", _marked(TORCH_READERS))
 def test_what_trains_with_torch_reads_more_than_the_node_keeps(formats, small, tmp_path, reader):
     program = TORCH_READERS[reader]
     reads_more_than_the_node_keeps(small, formats, tmp_path / "code", require_torch(), program)
