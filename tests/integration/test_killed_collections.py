@@ -31,6 +31,8 @@ from tests.support.s3 import KEYS, S3Server
 
 SEEDS = [int(os.environ["NSML_SEED"])] if "NSML_SEED" in os.environ else [1]
 KILLS = int(os.environ.get("NSML_STORAGE_KILLS", "6"))
+FEW_KILLS = int(os.environ.get("NSML_STORAGE_KILLS", "2"))
+"""Those of the run that is no variant."""
 MOST_MOMENTS = 600
 OLD = [-1, -2, -3]
 NAMES = [f"d{number}" for number in range(program.NAMES)] + [f"old{seed}" for seed in OLD]
@@ -222,13 +224,17 @@ class Kept:
 
 
 @pytest.mark.parametrize(
-    "seed", [*SEEDS, *(pytest.param(n, marks=pytest.mark.variant) for n in (2, 3, 4))]
+    ("seed", "kills"),
+    [
+        *((seed, FEW_KILLS) for seed in SEEDS),
+        *(pytest.param(seed, KILLS, marks=pytest.mark.variant) for seed in (2, 3, 4)),
+    ],
 )
 @pytest.mark.timeout(120 + 60 * KILLS)
-async def test_no_version_is_lost_and_no_room(seed: int, tmp_path: Path) -> None:
+async def test_no_version_is_lost_and_no_room(seed: int, kills: int, tmp_path: Path) -> None:
     chance, kept, place = random.Random(seed), Kept(), Place(tmp_path)
     await begin(tmp_path, place)
-    for number in range(KILLS):
+    for number in range(kills):
         moment = chance.randrange(1, MOST_MOMENTS)
         async with running(tmp_path, chance.randrange(1 << 30), moment) as run:
             assert await run.end() == -signal.SIGKILL

@@ -26,7 +26,7 @@ from tests.unit.cli.conftest import (
 )
 from tests.unit.compat import command_facts, project_facts, sdk_facts, table_facts
 from tests.unit.compat.place import Place
-from tests.unit.nsml.test_sdk_install import find_interpreters
+from tests.unit.nsml.test_sdk_install import every_python
 
 __all__ = ["environ", "everything", "home", "nsml", "project", "running_server", "server", "state"]
 HERE = Path(__file__).parent
@@ -34,11 +34,7 @@ MODULES = {"project": project_facts, "command": command_facts, "table": table_fa
 REST = [*PROJECT, *COMMANDS, *TABLES]
 
 
-def of_python(path: str) -> str:
-    return Path(path).parts[-3]
-
-
-@pytest.fixture(scope="module", params=find_interpreters(), ids=of_python)
+@pytest.fixture(scope="module", params=every_python())
 def results(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
 ) -> dict[str, str]:

@@ -14,8 +14,7 @@ from nsml.spec.images import asked_image
 from nsml.spec.nsml_arguments import takes_fork_arguments
 from tests.support import predict_locally
 from tests.support.nsml_examples import ALL, Example
-from tests.unit.compat.test_compat import of_python
-from tests.unit.nsml.test_sdk_install import find_interpreters
+from tests.unit.nsml.test_sdk_install import find_interpreters, of_python
 
 ROOT = Path(__file__).parents[3]
 CASES = [

@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 
 from nsml._install import write_sdk
-from tests.unit.nsml.test_sdk_install import find_interpreters
+from tests.unit.nsml.test_sdk_install import every_python
 from tests.unit.nsml.test_sdk_session import records
 
 MAIN = """
@@ -127,7 +127,7 @@ def platform(tmp_path: Path, sdk: Path) -> Platform:
     return Platform(tmp_path, sdk)
 
 
-@pytest.mark.parametrize("python", find_interpreters())
+@pytest.mark.parametrize("python", every_python())
 def test_the_next_session_has_the_files_and_runs_nothing(platform: Platform, python: str) -> None:
     assert platform.session(python=python) == ["preprocessing\n" + WROTE]
     assert platform.log == ""

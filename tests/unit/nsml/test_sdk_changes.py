@@ -19,7 +19,7 @@ from nsml import _live
 from nsml._install import write_sdk
 from nsml._session import Session
 from tests.support.orders_agent import OrdersAgent, change
-from tests.unit.nsml.test_sdk_install import find_interpreters
+from tests.unit.nsml.test_sdk_install import every_python
 from tests.unit.nsml.test_sdk_spool import ROOT, read
 
 
@@ -791,7 +791,7 @@ print(lr, nsml.knobs()["lr"]["step"])
 """
 
 
-@pytest.mark.parametrize("python", find_interpreters(), ids=lambda path: path.split("/")[-3])
+@pytest.mark.parametrize("python", every_python())
 def test_a_whole_change_in_a_program_that_forks_amid_it(tmp_path: Path, python: str) -> None:
     run, sdk = tmp_path / "run", tmp_path / "sdk"
     run.mkdir()

@@ -20,7 +20,7 @@ from nsml.spec.submission_exits import (
     NOT_SCORED,
     PLATFORM_FAILED,
 )
-from tests.unit.nsml.test_sdk_install import find_interpreters
+from tests.unit.nsml.test_sdk_install import every_python
 from tests.unit.nsml.test_sdk_session import records
 
 ACCURACY = """
@@ -123,7 +123,7 @@ def scoring(tmp_path: Path, sdk: Path) -> Scoring:
     return Scoring(tmp_path, sdk)
 
 
-@pytest.mark.parametrize("python", find_interpreters())
+@pytest.mark.parametrize("python", every_python())
 def test_the_last_line_is_the_score_and_all_it_says_is_in_the_log(
     scoring: Scoring, python: str
 ) -> None:

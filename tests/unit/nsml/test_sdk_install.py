@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from _pytest.mark import ParameterSet
 
 from nsml._frames import parse
 from nsml._install import sdk_digest, sdk_files, write_sdk
@@ -29,6 +30,23 @@ def find_interpreters() -> list[str]:
         if len(version) == 2 and version >= OLDEST and os.access(path, os.X_OK):
             found.setdefault(version, str(path))
     return [found[version] for version in sorted(found)]
+
+
+def of_python(path: str) -> str:
+    """What tests with a Python are named after: its version, or where this one is."""
+    return Path(path).parts[-3]
+
+
+def every_python() -> list[ParameterSet]:
+    """Parameters of tests that run with each Python: all but the oldest and this one are variants."""
+    found = find_interpreters()
+    in_each_run = {found[0], sys.executable}
+    return [
+        pytest.param(
+            path, id=of_python(path), marks=() if path in in_each_run else pytest.mark.variant
+        )
+        for path in found
+    ]
 
 
 @pytest.fixture(scope="module")
@@ -227,7 +245,7 @@ os.waitpid(child, 0)
 """
 
 
-@pytest.mark.parametrize("python", find_interpreters())
+@pytest.mark.parametrize("python", find_interpreters(), ids=of_python)
 def test_it_runs_on_this_python(python: str, sdk: Path, tmp_path: Path) -> None:
     answer = run(
         ["-W", "error", "-c", SMOKE],

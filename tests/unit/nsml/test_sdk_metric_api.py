@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from nsml._install import write_sdk
-from tests.unit.nsml.test_sdk_install import find_interpreters, run
+from tests.unit.nsml.test_sdk_install import every_python, run
 from tests.unit.nsml.test_sdk_session import records
 
 CALLS = """
@@ -44,7 +44,7 @@ def sdk(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-@pytest.mark.parametrize("python", find_interpreters())
+@pytest.mark.parametrize("python", every_python())
 def test_what_is_posted_is_reported(sdk: Path, tmp_path: Path, python: str) -> None:
     assert run(["-c", PROGRAM], sdk, tmp_path, python) == "200\n" * 6
     found = records(tmp_path / "run", "metric")
@@ -90,7 +90,7 @@ def test_children_post_to_their_parent_or_have_their_own(sdk: Path, tmp_path: Pa
     assert len(list((tmp_path / "run/spool").glob("*.records"))) == 2
 
 
-@pytest.mark.parametrize("python", find_interpreters())
+@pytest.mark.parametrize("python", every_python())
 def test_the_environment_is_what_it_was(sdk: Path, tmp_path: Path, python: str) -> None:
     program = (
         "import copy, json, os, pickle, subprocess, sys\n"

@@ -27,7 +27,7 @@ from nsml.spec.submission_exits import (
     TOO_LARGE,
 )
 from tests.support.orders_agent import OrdersAgent
-from tests.unit.nsml.test_sdk_install import find_interpreters
+from tests.unit.nsml.test_sdk_install import every_python
 from tests.unit.nsml.test_sdk_session import records
 
 MAIN = """
@@ -156,7 +156,7 @@ def rows(count: int, suffix: str = "7") -> str:
     return "".join(f"row{one}{suffix}\n" for one in range(count))
 
 
-@pytest.mark.parametrize("python", find_interpreters())
+@pytest.mark.parametrize("python", every_python())
 def test_the_owners_loader_feeds_the_program_and_its_file_is_the_prediction(
     submission: Submission, python: str
 ) -> None:
