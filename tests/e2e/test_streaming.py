@@ -113,7 +113,13 @@ def test_a_session_reads_what_was_not_fetched_and_goes_on_while_its_agent_is_rep
 
 
 @pytest.mark.long("a platform for each level of isolation")
-@pytest.mark.parametrize(("level", "flags"), [("none", []), ("namespace", ["--network", "host"])])
+@pytest.mark.parametrize(
+    ("level", "flags"),
+    [
+        pytest.param("none", [], marks=pytest.mark.variant),
+        ("namespace", ["--network", "host"]),
+    ],
+)
 def test_it_is_read_at_each_level(tmp_path, level, flags):
     settings = {"NSML_AGENT_HOST_NETWORK": "on-request"}
     with Platform(simulate_gpus=1, options=["--isolation", level], environment=settings) as running:

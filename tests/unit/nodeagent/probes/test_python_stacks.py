@@ -283,7 +283,8 @@ def test_texts_and_numbers_of_any_size_are_bounded():
         "active": True,
         "frames": [frame] * 500,
     }
-    [thread, *_], left_out = python_stacks._threads([said] * 300, (), 7)
+    few = {**said, "frames": [frame]}
+    [thread, *_], left_out = python_stacks._threads([said, *[few] * 299], (), 7)
     assert left_out == 44
     assert (len(thread.frames), thread.frames_left_out) == (200, 300)
     assert len(thread.frames[0].function) == 500
