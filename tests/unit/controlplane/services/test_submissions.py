@@ -74,6 +74,12 @@ class Ahead:
 
 
 @pytest.fixture
+def swept_often(monkeypatch: pytest.MonkeyPatch) -> None:
+    """For what nobody notifies the loop of: its sweeps find that."""
+    monkeypatch.setattr(submission_loop_module, "SWEEP_EVERY_S", 0.2)
+
+
+@pytest.fixture
 async def rig() -> AsyncIterator[Rig]:
     async with platform() as rig:
         yield rig
@@ -321,6 +327,19 @@ async def test_a_dry_run_on_open_inputs_is_over_with_its_prediction(rig: Rig) ->
     assert "no folder test_submit" in over.message
 
 
+async def test_a_dry_run_that_the_evaluation_cannot_take_is_over_with_its_prediction(
+    rig: Rig,
+) -> None:
+    board = await Board.of(rig)
+    made = await board.submit(is_test=True)
+    await board.predict(is_test=True)
+    await board.evaluate(cause="PROGRAM_FAILED", code=exits.NOT_SCORED)
+    over = await board.over(made.id)
+    assert (over.state, over.HasField("score")) == (SCORED, False)
+    assert "no --test_label_path" in over.message
+
+
+@pytest.mark.usefixtures("swept_often")
 async def test_it_waits_for_the_upload_of_its_checkpoint(rig: Rig) -> None:
     board = await Board.of(rig)
     record = b'{"kind": "checkpoint", "name": "late", "folder": "1-late", "time": 1700000000.0, "files": [["a", 1]], "size": 1}'
@@ -385,11 +404,13 @@ async def test_others_sessions_and_steps_are_not_submitted(rig: Rig) -> None:
         (("test", "test_submit"), (), "not hidden"),
         (("test", "evaluation.py", "test_submit/test_label"), (), "not hidden"),
         (PARTS, ("evaluation.py",), "evaluation.py"),
+        (PARTS, ("data_loader.py",), "no open data_loader.py"),
+        ((*PARTS, "data_loader.py"), (), "no open data_loader.py"),
         (("test", "test/test_label"), (), "test_submit/test_label"),
         (PARTS[1:], ("test/test_data",), "test inputs"),
     ],
 )
-async def test_a_dataset_that_would_give_its_labels_away_takes_none(
+async def test_a_dataset_that_would_give_its_labels_away_or_fail_every_prediction_takes_none(
     rig: Rig, parts: tuple[str, ...], left_out: tuple[str, ...], why: str
 ) -> None:
     board = await Board.of(rig)
@@ -730,6 +751,7 @@ async def test_a_step_is_stopped_whose_submission_is_gone_with_its_dataset(rig: 
     assert (await board.lee.get(step.replica.session_id)).state == STOPPING
 
 
+@pytest.mark.usefixtures("swept_often")
 @pytest.mark.parametrize("tries", [0, 1])
 async def test_a_step_over_the_quota_of_its_owners_project_waits_and_says_so(
     rig: Rig, tries: int
@@ -755,7 +777,9 @@ async def test_a_step_over_the_quota_of_its_owners_project_waits_and_says_so(
     assert "project" in await until(why, "its evaluation waits")
     # The quota is no business of the participant.
     [*_, step] = (await board.get(made.id)).steps
-    assert step.waiting == ("its session has ended" if tries else "its session is being made")
+    assert step.waiting == (
+        "its session has ended" if tries else "its session is made when it is its turn"
+    )
     wider = projects_pb2.ProjectSettings(quota=projects_pb2.Quota(cpu_thousandths=4000))
     await root.projects.UpdateProject(projects_pb2.UpdateProjectRequest(name="kim", settings=wider))
     await board.evaluate("0.5")
@@ -791,6 +815,7 @@ async def test_an_evaluation_waits_for_a_week_of_its_own(rig: Rig) -> None:
     assert over.message.startswith("it could not start within 7 days: ")
 
 
+@pytest.mark.usefixtures("swept_often")
 async def test_it_waits_for_a_node_that_keeps_its_steps_apart(rig: Rig) -> None:
     kim, lee = await rig.user("kim"), await rig.user("lee")
     await pushed(kim)
