@@ -39,7 +39,7 @@ config = parser.parse_args()
 names = ["/proc/self/fd/" + one for one in os.listdir("/proc/self/fd")]
 files = [os.readlink(one) for one in names if os.path.lexists(one)]  # not that of the listing, which is closed
 left = {folder: sorted(os.listdir(folder)) for folder in ("/tmp", "/dev/shm", os.path.dirname(config.prediction))}
-print("has", json.dumps({
+sys.stdout.write("has " + json.dumps({  # at once: what another stream writes meanwhile is not amid it
     "environ": dict(os.environ),
     "uid": os.getuid(),
     "path": sys.path,
@@ -50,7 +50,7 @@ print("has", json.dumps({
     "memory": open("/proc/sysvipc/shm").read().splitlines()[1:],
     "core": resource.getrlimit(resource.RLIMIT_CORE),
     "dumped": [name for name in left["/tmp"] if name.startswith("core")],
-}))
+}) + "\\n")
 with open(config.prediction, encoding="utf-8") as file:
     given = [line.strip() for line in file]
 with open(config.test_label_path) as file:
@@ -311,7 +311,8 @@ def test_a_submission_breaks_nothing_but_itself(hostile: tuple[str, ...], tmp_pa
 def _log_of(platform: Platform, evaluation: str) -> str:
     """The log of an evaluation, "" before all of its line has arrived: scores do not wait for it."""
     said = platform.nsml("logs", evaluation).stdout
-    return said if any(line.endswith("}") for line in said.splitlines()) else ""
+    lines = said.splitlines()
+    return said if any(one.startswith("has ") and one.endswith("}") for one in lines) else ""
 
 
 def _with_labels(folder: Path, labels: list[str]) -> list[Path]:
