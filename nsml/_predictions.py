@@ -17,7 +17,7 @@ from contextlib import suppress
 from itertools import islice
 
 import nsml
-from nsml import constants
+from nsml import _small_sets, constants
 from nsml._agent import AgentAwayError, NotHandedOutError
 from nsml._endings import end
 from nsml._limits import Watch, number, predict_s, too_large
@@ -113,7 +113,7 @@ def predict(
             why = _NO_SMALL_SET
     finally:  # whatever a signal handler of the program raises
         try:
-            for folder in folders:
+            for folder in [*folders, *_small_sets.made]:
                 remove_tree(folder)
         finally:
             end(code, why, failed)
@@ -132,7 +132,7 @@ def _predicted(stage: str, watch: Watch, infer: Infer, folders: List[str]) -> st
     if not dataset:
         raise _RefusedError(INFER_FAILED, "there is no dataset to predict for")
     test = os.environ.get("NSML_TEST_FOLDER") or "test"
-    folder = _as_owners_see(dataset, test, folders)
+    folder = _small_sets.with_test(dataset, test)
     if not os.path.isfile(os.path.join(folder, _LOADER)):
         raise _RefusedError(INFER_FAILED, f"the dataset has no {_LOADER}, which its owner writes")
     _enter(folder)
@@ -169,20 +169,6 @@ def _lacks_test_set(stage: str) -> bool:
 def _temporary(folders: List[str]) -> str:
     folders.append(tempfile.mkdtemp(prefix="nsml-"))
     return folders[-1]
-
-
-def _as_owners_see(dataset: str, test: str, folders: List[str]) -> str:
-    """Return a folder in which `test` is what it is called for this session; the dataset itself is read-only."""
-    if test == "test" or os.path.lexists(os.path.join(dataset, "test")):
-        return dataset
-    if not os.path.isdir(os.path.join(dataset, test)):
-        return dataset
-    folder = os.path.join(_temporary(folders), os.path.basename(dataset))
-    os.mkdir(folder, 0o700)
-    for name in os.listdir(dataset):
-        os.symlink(os.path.join(dataset, name), os.path.join(folder, name))
-    os.symlink(os.path.join(dataset, test), os.path.join(folder, "test"))
-    return folder
 
 
 def _enter(folder: str) -> None:

@@ -8,6 +8,8 @@ from __future__ import annotations
 import math
 import os
 
+from nsml import _small_sets
+
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
@@ -46,6 +48,7 @@ def _comma_list(variable: str) -> list[str]:
     return [entry for entry in os.environ.get(variable, "").split(",") if entry]
 
 
+_small_sets.enter(os.environ)
 IS_ON_NSML = bool(os.environ.get("NSML_RUN_DIR"))
 SESSION_NAME = os.environ.get("NSML_SESSION_NAME", "")
 SESSION_ID = os.environ.get("NSML_SESSION_ID", "")

@@ -43,6 +43,7 @@ from controlplane.submissions.pipeline import (
 )
 from controlplane.submissions.results import Scores
 from controlplane.submissions.session_maker import Refused, Waits, step_request
+from controlplane.submissions.start_order import MOST_QUEUED, next_predictions
 from controlplane.submissions.work_queue import WorkQueue
 from nsml.common.concurrency import TaskGroup, each_at_once
 from nsml.spec import submission_exits as exits
@@ -128,6 +129,8 @@ class SubmissionLoop:
         self._soon: dict[str, None] = {}
         self._is_soon = asyncio.Event()
         self._evaluations_due = asyncio.Event()
+        self._held_back = 0
+        """New submissions, at the last sweep, whose turn it was not."""
 
     async def run(self) -> NoReturn:
         """Advance a submission whenever the session of a step changes, and all every few seconds; until cancelled.
@@ -143,7 +146,9 @@ class SubmissionLoop:
             async with TaskGroup() as group:
                 for _ in range(AT_ONCE):
                     group.create_task(self._work(queue), name="submission")
-                group.create_task(self._follow(sessions, queue), name="submissions.changed")
+                group.create_task(
+                    self._follow(sessions, submitted, queue), name="submissions.changed"
+                )
                 group.create_task(self._look_again(queue), name="submissions.soon")
                 group.create_task(self._sweep_again(submitted, queue), name="submissions.sweep")
                 group.create_task(self._evaluate_again(), name="submissions.evaluations")
@@ -155,13 +160,22 @@ class SubmissionLoop:
             async with queue.next() as submission_id:
                 await self.advance(submission_id)
 
-    async def _follow(self, sessions: Subscription, queue: WorkQueue) -> NoReturn:
+    async def _follow(
+        self, sessions: Subscription, submitted: Committed, queue: WorkQueue
+    ) -> NoReturn:
+        left: set[str] = set()
         while True:
-            queue.add_urgent(
-                change.session.spec.submission_id
+            changed = [
+                change.session
                 for change in await sessions.take()
                 if isinstance(change, SessionChanged)
-            )
+            ]
+            queue.add_urgent(session.spec.submission_id for session in changed)
+            left.update(one.id for one in changed if one.state is not SessionState.QUEUED)
+            if len(left) >= MOST_QUEUED // 2:
+                left.clear()
+                if self._held_back:
+                    submitted.set()  # as if they were new: the queue has room for some
 
     async def _look_again(self, queue: WorkQueue) -> NoReturn:
         while True:
@@ -204,12 +218,23 @@ class SubmissionLoop:
             _log.warning("submissions.not_looked_at", reason=str(error))
 
     async def due(self) -> list[str]:
-        """Return the submissions that may go on now, oldest first: not those that wait for a change of a session.
+        """Return the submissions that may go on now, oldest first, then new ones whose turn it is.
+
+        Not those that wait for a change of a session.
 
         Raises:
             HistoryUnavailable: they cannot be listed now.
         """
-        return [row.id for row in await self._submissions.unfinished() if self._may_go_on(row)]
+        rows = await self._submissions.unfinished()
+        new = [row for row in rows if not (row.predict_session_id or row.prediction_digest)]
+        begun = [row for row in rows if row.predict_session_id or row.prediction_digest]
+        turns = next_predictions(new, ((row, self._is_queued(row)) for row in begun))
+        self._held_back = len(new) - len(turns)
+        return [one.id for one in (*filter(self._may_go_on, begun), *turns)]
+
+    def _is_queued(self, row: SubmissionRow) -> bool:
+        session = self._state.session(row.evaluate_session_id or row.predict_session_id)
+        return session is not None and session.state is SessionState.QUEUED
 
     def _may_go_on(self, row: SubmissionRow) -> bool:
         has_predicted = bool(row.prediction_digest)

@@ -113,6 +113,7 @@ SDK: Final[Sequence[Fact]] = (
         *(_OURS, "with the traceback in the log of a dry run"),
     ),
     Fact(_SDK, "infer that returns None raises TypeError", "infer_of_nothing"),
+    Fact(_SDK, "a dry run has test_submit at DATASET_PATH/test", "small_set_is_test"),
     Fact(_SDK, "a dry run without test_submit predicts ten rows", "rows_of_a_dry_run"),
 )
 
@@ -156,6 +157,10 @@ PROJECT: Final[Sequence[Fact]] = (
     Fact(_PROJECT, "evaluation.py --prediction FILE: the last line is the score", "last_line"),
     Fact(_PROJECT, "--test_label_path only if evaluation.py knows it", "label_option"),
     Fact(_PROJECT, "a variable test_label_path is no such option (2019)", "label_variable"),
+    Fact(
+        *(_PROJECT, "a variable test_label_path of evaluation.py is no option"),
+        "label_variable",
+    ),
     Fact(
         *(_PROJECT, "run uploads the entry's folder (2018)", "folder_of_the_code", _OURS),
         "the current folder, with the entry in it",

@@ -509,11 +509,11 @@ def feed_infer(output_file, infer_func):
 """
 
 
-def of_stage(stage, data="file.read().split()", loader=LOADER):
-    """Mark a fact of a session of a submission: of its dataset, `data` is what the loader returns."""
+def of_stage(stage, data="file.read().split()", loader=LOADER, folder="test"):
+    """Mark a fact of a session of a submission: `data` is what the loader returns, `folder` has the test set."""
 
     def mark(fact):
-        fact.stage, fact.loader = stage, loader.replace("{data}", data)
+        fact.stage, fact.loader, fact.folder = stage, loader.replace("{data}", data), folder
         return fact
 
     return mark
@@ -522,14 +522,17 @@ def of_stage(stage, data="file.read().split()", loader=LOADER):
 def prepare(fact):
     """Make checkpoint and dataset of a submission, and its environment."""
     data = os.path.abspath("data/digits")
-    os.makedirs(os.path.join(data, "test"))
+    os.makedirs(os.path.join(data, fact.folder))
     os.makedirs("run/checkpoints/1-best/model")
     write("run/checkpoints/1-best/model/weight", "7")
-    write(os.path.join(data, "test/test_data"), "".join("row%d\n" % one for one in range(25)))
+    write(
+        os.path.join(data, fact.folder, "test_data"), "".join("row%d\n" % one for one in range(25))
+    )
     write(os.path.join(data, "data_loader.py"), fact.loader)
     write("data_loader.py", "raise SystemExit('the copy of the project')\n")
     os.environ.update(
         NSML_STAGE=fact.stage,
+        NSML_TEST_FOLDER=fact.folder,
         NSML_RESUME="best",
         NSML_ATTEMPT="1",
         NSML_DATASET_PATH=data,
@@ -641,6 +644,13 @@ def rows_of_a_dry_run():
     code, said, made = submitted()
     assert code == 0, said
     assert len(made.splitlines()) == 10
+
+
+@of_stage("predict-test", data="[]", folder="test_submit")
+def small_set_is_test():
+    taken = nsml.DATASET_PATH
+    code, said, made = submitted(infer=lambda _: [(1, read(taken + "/test/test_data").split()[-1])])
+    assert (code, made) == (0, "row24\n"), said
 
 
 def main():

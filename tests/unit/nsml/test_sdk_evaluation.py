@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from nsml._install import write_sdk
+from nsml.evaluation import takes_labels
 from nsml.spec.submission_exits import (
     EVALUATION_FAILED,
     EVALUATION_TIMEOUT,
@@ -250,6 +251,37 @@ def test_two_label_files_are_two_scores(scoring: Scoring) -> None:
     assert (result["score"], result["private"], result["rows"]) == ("0.7", "1.0", 10)
 
 
+KNOWN = "test_label_path = os.path.join(DATASET_PATH, 'test', 'test_label')\n"
+
+
+@pytest.mark.parametrize(
+    ("source", "takes"),
+    [
+        (OLD, False),
+        (OLD + KNOWN, False),
+        (OLD + "def evaluate(prediction, test_label_path): pass\n# no --test_label_path\n", False),
+        (ACCURACY, True),
+        ("for one in ('prediction', 'test_label_path'): parser.add_argument('--' + one)", True),
+        ('"""Usage: evaluation.py [--prediction=FILE] [--test_label_path=FILE]"""', True),
+        ("import fire\ndef main(prediction, test_label_path): pass\nfire.Fire(main)", True),
+        ("from fire import Fire\ndef main(prediction, *, test_label_path): pass\nFire(main)", True),
+        ("import tyro\nclass Asked:\n    prediction: str\n    test_label_path: str\n", True),
+        ("class Asked:\n    test_label_path: str = '/data/x'\n", False),
+        ("print 'an older Python', '--test_label_path'", True),
+        ("print 'an older Python', test_label_path", False),
+    ],
+)
+def test_what_takes_the_label_file_is_an_option_of_that_name(source: str, takes: bool) -> None:
+    assert takes_labels(source.encode()) is takes
+
+
+def test_a_program_that_keeps_the_path_of_the_labels_in_a_variable_does_not_get_it(
+    scoring: Scoring,
+) -> None:
+    scoring.program(OLD.replace("labels =", KNOWN + "labels ="))
+    assert scoring.result()["score"] == "7"
+
+
 def test_a_dry_run_is_scored_by_the_labels_of_its_own_folder(scoring: Scoring) -> None:
     folder = scoring.dataset / "test_submit"
     folder.mkdir()
@@ -289,23 +321,6 @@ def test_a_dry_run_needs_a_program_that_takes_labels(scoring: Scoring) -> None:
     done = scoring.evaluate(NSML_TEST_FOLDER="test_submit")
     assert done.returncode == NOT_SCORED
     assert "dry run on test_submit needs" in done.stderr
-
-
-@pytest.mark.parametrize(
-    ("program", "takes_labels"),
-    [
-        ("def score(prediction, test_label_path='x'):\n    print(1)\n", True),
-        ("class Asked:\n    prediction: str\n    test_label_path: str\n", True),
-        ("# --test_label_path\nprint 1\n", True),
-        ("def score(prediction, test_label_path): pass\ntest_label_path = '/data/x'\n", False),
-        ("test_label_path = '/data/x'\nprint test_label_path\n", False),
-        ("print(1)\n", False),
-    ],
-)
-def test_which_programs_take_labels(scoring: Scoring, program: str, takes_labels: bool) -> None:
-    scoring.program(f"{program}\n")
-    done = scoring.evaluate(NSML_TEST_FOLDER="test_submit")
-    assert ("dry run on test_submit needs" in done.stderr) is not takes_labels
 
 
 def test_it_sees_nothing_of_the_owner_and_writes_no_result_itself(scoring: Scoring) -> None:

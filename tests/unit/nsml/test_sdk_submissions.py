@@ -241,6 +241,25 @@ def test_a_test_submission_sees_the_small_set_as_test(submission: Submission, lo
     ]
 
 
+def test_in_a_dry_run_a_program_reads_the_small_set_at_the_path_it_took_when_it_began(
+    submission: Submission,
+) -> None:
+    (submission.dataset / "test").rename(submission.dataset / "test_submit")
+    (submission.dataset / "test_submit/test_data").write_text("small\n" * 12)
+    submission.loads(LOADS.format(data="[]"))
+    submission.write(
+        "import subprocess\n"
+        "PATH = nsml.DATASET_PATH\n"
+        "def infer(data, **kwargs):\n"
+        "    return [(1, len(one)) for one in open(PATH + '/test/test_data')]\n"
+        "told = [sys.executable, '-c', 'import nsml; print(nsml.DATASET_PATH)']\n"
+        "assert subprocess.check_output(told, text=True).strip() == PATH\n"
+    )
+    done = submission.run_it("predict-test", NSML_TEST_FOLDER="test_submit")
+    assert done.returncode == 0, done.stderr
+    assert list((submission.run.parent / "tmp").iterdir()) == []
+
+
 @pytest.mark.parametrize("data", ["file.readlines()", "iter(file.readlines())"])
 def test_without_a_small_set_a_test_submission_has_ten_items(
     submission: Submission, data: str
