@@ -26,7 +26,7 @@ from cli.data.dataset_parts import (
 from cli.data.dataset_removal import rm
 from cli.data.dataset_versions import diff, search, versions
 from cli.data.in_place import add, copy_in_place
-from cli.data.leaderboards import EVALUATION, LOADER, say_next_step
+from cli.data.leaderboards import EVALUATION, LOADER, say_next_step, say_open_labels
 from cli.exits import CommandError, ExitCode
 from cli.fetching import fetched, fetching_to, pull_options, tell_files
 from cli.group import Group, command, not_there_yet, pass_app
@@ -195,8 +195,9 @@ def push(
     for line in part_lines(made):
         app.say(f"          {visible(line)}")
     write_one(app, {**record(made), "created": answer.created}, [text])
+    say_open_labels(app, made, listed)
     if has_board:
-        say_next_step(app, made.name, listed)
+        say_next_step(app, made, listed)
 
 
 def _plain_folder(path: Path, listed: FolderFiles) -> str:

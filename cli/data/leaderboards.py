@@ -7,35 +7,75 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from nsml.common.shell import shell_line
+from nsml.content.tree_parts import part_of
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Collection, Iterable, Iterator
 
     from cli.app import App
     from nsml.content.listing import FolderFiles
+    from nsml.v1.datasets_pb2 import Dataset, DatasetPart
 
+_LABELS: Final = "test_label"
+"""Names of files and folders with labels begin like this."""
 EVALUATION: Final = "evaluation.py"
+_TEST_LABELS: Final = f"test/{_LABELS}"
+_DRY_RUN: Final = "test_submit"
+_TEST_SETS: Final = ("test", _DRY_RUN)
 LOADER: Final = "data_loader.py"
 LOADERS: Final = ("test_data_loader", "feed_infer")
 """Functions of the loader, of which submissions need one."""
 
 
-def say_next_step(app: App, name: str, listed: FolderFiles) -> None:
+def say_open_labels(app: App, made: Dataset, listed: FolderFiles) -> None:
+    """Warn about test labels that everybody with access to the pushed dataset reads."""
+    from nsml.common.text import visible
+    from nsml.v1.datasets_pb2 import PART_ACCESS_OPEN
+
+    kept = {one.path for one in made.parts if one.path and one.access != PART_ACCESS_OPEN}
+    every = {one.path for one in made.parts}
+    for labels in _open_labels((one.path for one in listed.files), every, kept):
+        app.say(f"note: {visible(labels)} is open: everybody with access to {made.name} reads it")
+        hiding = ["nsml", "dataset", "share", made.name, "--hide", labels]
+        app.say(f"  try: {visible(shell_line(hiding))}    or push with -l")
+
+
+def _open_labels(files: Iterable[str], parts: Collection[str], kept: Collection[str]) -> list[str]:
+    """Return the files and folders in the test sets that are named as labels, and are open.
+
+    Args:
+        parts: paths of all parts of the dataset.
+        kept: those of them that are not open.
+    """
+    found: dict[str, None] = {}
+    for path in (one for one in files if _LABELS in one):
+        steps = path.split("/")
+        named = [i for i, step in enumerate(steps) if i and step.startswith(_LABELS)]
+        if named and steps[0] in _TEST_SETS and part_of(path, parts) not in kept:
+            found["/".join(steps[: named[0] + 1])] = None
+    return list(found)
+
+
+def say_next_step(app: App, made: Dataset, listed: FolderFiles) -> None:
     """Say what the board of a pushed dataset lacks for submissions; without anything missing, what comes next."""
-    missing = list(_missing(listed))
-    for note in missing:
+    missing = list(_missing(made, listed))
+    has_dry_runs = any(one.path.startswith(f"{_DRY_RUN}/") for one in listed.files)
+    no_dry_runs = f"there is no folder {_DRY_RUN}: dry runs (nsml submit -t) are refused"
+    for note in [*missing, *([] if has_dry_runs else [no_dry_runs])]:
         app.say(f"note: {note}")
     if missing:
         app.say(f"  then: {shell_line(['nsml', *app.arguments])}")
-    else:
-        app.say(f"  next: {shell_line(['nsml', 'board', 'info', name])}    shows its board")
-        app.say(
-            f"        {shell_line(['nsml', 'board', 'set', name])} --limit 5/1d    limits submissions"
-        )
+        return
+    setting = shell_line(["nsml", "board", "set", made.name])
+    app.say(f"  next: {shell_line(['nsml', 'board', 'info', made.name])}    shows its board")
+    app.say(f"        {setting} --limit 5/1d    limits submissions")
+    app.say(f"        {setting} --min    if the score is an error: the least is the best")
 
 
-def _missing(listed: FolderFiles) -> Iterator[str]:
+def _missing(made: Dataset, listed: FolderFiles) -> Iterator[str]:
     by_path = {one.path: one for one in listed.files}
+    if not any(map(_may_have_labels, made.parts)):
+        yield f"there is no {_TEST_LABELS}: nothing can be submitted without labels in a part of their own"
     if EVALUATION not in by_path:
         yield f"there is no {EVALUATION} at the top: nothing can be submitted (-e FILE adds it)"
     if LOADER not in by_path:
@@ -49,6 +89,15 @@ def _missing(listed: FolderFiles) -> Iterator[str]:
         return
     if names is not None and not names.intersection(LOADERS):
         yield f"{LOADER} defines neither {' nor '.join(LOADERS)}: submissions will fail"
+
+
+def _may_have_labels(part: DatasetPart) -> bool:
+    """Whether the platform takes a part of a pushed dataset for one with the labels of its test set."""
+    from nsml.v1.datasets_pb2 import PART_ACCESS_OPEN
+
+    is_kept = part.access != PART_ACCESS_OPEN and bool(part.file_count)
+    folder = part.path.partition("/")[0]
+    return is_kept and part.path not in {"", "test", EVALUATION} and folder != _DRY_RUN
 
 
 def defined_names(source: bytes) -> set[str] | None:

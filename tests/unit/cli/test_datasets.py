@@ -315,6 +315,7 @@ def test_nsmls_leaderboard_form_hides_the_test_folders(nsml, scored, state, word
 def test_a_board_without_a_usable_loader_is_noted(nsml, scored, state, loader, note):
     if loader is not None:
         (scored / "data_loader.py").write_text(loader)
+    _with_dry_runs(scored)
     words = ["dataset", "push", "-l", "kin", str(scored)]
     said = nsml(*words).stderr
     assert state.datasets, "it is pushed all the same"
@@ -325,6 +326,39 @@ def test_a_board_without_a_usable_loader_is_noted(nsml, scored, state, loader, n
         assert "note: " not in said
         assert "  next: nsml board info kin    shows its board" in said
         assert "nsml board set kin --limit 5/1d" in said
+        assert "nsml board set kin --min" in said
+
+
+def _with_dry_runs(folder):
+    (folder / "test_submit").mkdir()
+    for name in ("test_data", "test_label"):
+        (folder / "test_submit" / name).write_text(name)
+
+
+def test_a_board_without_dry_runs_or_labels_is_noted(nsml, scored):
+    """Labels under another name are test inputs, which predictions read."""
+    (scored / "data_loader.py").write_text("def test_data_loader(path): ...")
+    words = ["dataset", "push", "-l", "kin", str(scored)]
+    said = nsml(*words).stderr
+    assert "note: there is no folder test_submit: dry runs (nsml submit -t) are refused\n" in said
+    assert "  next: nsml board info kin" in said
+    _with_dry_runs(scored)
+    (scored / "test/test_label").rename(scored / "test/labels.csv")
+    said = nsml(*words).stderr
+    assert "note: there is no test/test_label: nothing can be submitted without labels in" in said
+    assert "no folder test_submit" not in said
+    assert said.endswith(f"  then: nsml {' '.join(words)}\n")
+
+
+def test_open_test_labels_are_noted(nsml, scored):
+    """Whoever forgets -l publishes the answers."""
+    _with_dry_runs(scored)
+    said = nsml("dataset", "push", "--public", "kin", str(scored)).stderr
+    for labels in ("test/test_label", "test_submit/test_label"):
+        assert f"note: {labels} is open: everybody with access to kin reads it\n" in said
+        assert f"  try: nsml dataset share kin --hide {labels}    or push with -l\n" in said
+    for hiding in (["-l"], ["--hide", "test", "--owner-only", "test_submit"]):
+        assert "is open" not in nsml("dataset", "push", "other", str(scored), *hiding).stderr
 
 
 def test_a_board_without_an_evaluation_is_noted(nsml, scored):
