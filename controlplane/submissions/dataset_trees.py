@@ -30,6 +30,8 @@ TEST_SUBMIT: Final = "test_submit"
 LABELS: Final = "test_label"
 """Names of labels begin like this."""
 EVALUATION: Final = "evaluation.py"
+LOADER: Final = "data_loader.py"
+"""Hands the test inputs to the program; every prediction fails without it."""
 PREDICTION_FOLDER: Final = "prediction"
 """The folder of the prediction beside the dataset, below /data, while it is evaluated."""
 
@@ -74,11 +76,13 @@ async def trees_of(content: Content, owner: User, listing: DatasetListing) -> Su
     has_files = {one.path for one, _ in parts.parts() if one.file_count} if parts else set()
     if not any(map(_may_have_labels, restricted & has_files)):
         raise _refused(
-            full, "its test labels are not hidden in a part of their own", _push(dataset.name)
+            full,
+            f"its test labels are not hidden in a part of their own, such as {TEST}/{LABELS}",
+            _push(dataset.name),
         )
-    further = {TEST, TEST_SUBMIT, EVALUATION}
+    further = {TEST, TEST_SUBMIT, EVALUATION, LOADER}
     opened = {REST, *access, *further} - restricted
-    test, dry_run, inputs, dry_inputs, open_inputs, evaluation, code = await content.subtrees(
+    test, dry_run, inputs, dry_inputs, open_inputs, evaluation, loader, code = await content.subtrees(
         UserCaller(user=owner),
         listing.whole_digest,
         {*access, *further},
@@ -89,6 +93,7 @@ async def trees_of(content: Content, owner: User, listing: DatasetListing) -> Su
             {TEST_SUBMIT, *_below(TEST_SUBMIT, opened)},
             {*opened & {TEST}, *_below(TEST, opened)},
             {EVALUATION},
+            opened & {LOADER},
             {TOP_FILES},
         ],
         search=LABELS,
@@ -97,6 +102,8 @@ async def trees_of(content: Content, owner: User, listing: DatasetListing) -> Su
         raise _refused(full, f"it has no test inputs in the folder {TEST}", _push(dataset.name))
     if not evaluation.file_count:
         raise _refused(full, f"it has no {EVALUATION} at its top", _push(dataset.name))
+    if not loader.file_count:
+        raise _refused(full, f"it has no open {LOADER} at its top", _push(dataset.name))
     for one in (test, dry_run):
         if one.match:
             raise _refused(

@@ -464,6 +464,7 @@ FILES = {
     "train/data": b"to learn from",
     "test/test_data": b"to predict",
     "test/test_label": b"hidden",
+    "data_loader.py": b"def test_data_loader(root_path): ...",
     "evaluation.py": b"print(1)",
 }
 
