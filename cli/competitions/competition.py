@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 import click
 
@@ -124,11 +124,39 @@ def open_(app: App, *, name: str) -> None:
 
     They submit in the times of its phases.
     """
-    found = app.call(lambda client: client.competitions.open(name))
+
+    async def opened(client: Client) -> tuple[Competition, list[str]]:
+        found = await client.competitions.open(name)
+        return found, await _unscored(client, found)
+
+    found, unscored = app.call(opened)
     write_competition(app, found)
+    for one in unscored:
+        app.say(visible(f"note: no submission to {one} was scored yet: its evaluation is untested"))
+        app.say(visible(f"  try: {shell_line(['nsml', 'run', '-d', one])} ... && nsml submit @last"))
     _next(app, "announce", found.name, "TEXT", what="informs all participants")
     if found.settings.by_invitation:
         _next(app, "invite", found.name, "USER", "--into-competition", what="lets a user join")
+
+
+async def _unscored(client: Client, found: Competition) -> list[str]:
+    """Return the datasets of phases to which no submission was scored; a dry run reads neither its labels nor its rows."""
+    from nsml.v1.boards_pb2 import SUBMISSION_STATE_SCORED
+
+    async def is_scored(dataset: str) -> bool:
+        return any(
+            [
+                one.dataset == dataset and one.state == SUBMISSION_STATE_SCORED and not one.is_test
+                async for one in client.submissions.every(dataset, limit=_LOOKED_AT)
+            ]
+        )
+
+    datasets = dict.fromkeys(one.dataset for one in found.settings.phases)
+    return [one for one in datasets if not await is_scored(one)]
+
+
+_LOOKED_AT: Final = 100
+"""Newest submissions to a dataset among which a scored one is looked for."""
 
 
 @command(

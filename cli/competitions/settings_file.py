@@ -63,6 +63,7 @@ name = "qualifying"
 starts = {first}T09:00:00
 ends = {second}T09:00:00
 # A dataset of yours with a hidden test set and an evaluation: nsml dataset info NAME
+# The greatest score is the best. If the score is an error: nsml board set NAME --min
 dataset = "digits"
 # Submissions of a team: so many in a time, or "none". Default: as the dataset's board.
 limit = "10/1d"

@@ -19,6 +19,7 @@ from nsml.common.units import counted
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from nsml.client.calls import Client
     from nsml.v1.competitions_pb2 import GetCompetitionResponse
 
 
@@ -80,14 +81,21 @@ def leave(app: App, *, name: str) -> None:
 )
 @pass_app
 def invite(app: App, *, name: str, users: tuple[str, ...], into_competition: bool) -> None:
-    """Invite users into your team.
+    """Invite users into your team, or into your competition.
 
-    They join it with nsml competition join NAME --team TEAM.
+    They join a team with nsml competition join NAME --team TEAM, and a competition by invitation with nsml competition join NAME.
     """
-    app.call(
-        lambda client: client.competitions.invite(name, users, into_competition=into_competition)
-    )
+    from nsml.view.competitions import full_name
+
+    async def invited(client: Client) -> GetCompetitionResponse:
+        await client.competitions.invite(name, users, into_competition=into_competition)
+        return await client.competitions.get(name)
+
+    answer = app.call(invited)
+    team = [] if into_competition else ["--team", answer.team.name]
+    joining = shell_line(["nsml", "competition", "join", full_name(answer.competition), *team])
     app.say(visible(f"invited {', '.join(users)}"))
+    app.say(visible(f"  they join with: {joining}"))
 
 
 @command(

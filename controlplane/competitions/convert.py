@@ -22,6 +22,7 @@ from nsml.v1 import competitions_pb2 as pb
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Mapping
 
+    from controlplane.domain.boards.values import ScoreDirection
     from controlplane.domain.competitions.standings import PhaseSubmission, StandingsRow
     from controlplane.domain.competitions.statistics import PhaseStatistics
     from controlplane.domain.competitions.values import Competition, Facts, Team
@@ -72,15 +73,23 @@ def _to_phase(message: pb.Phase) -> Phase:
 
 
 def settings_message(
-    competition: Competition, final: Collection[str] = ()
+    competition: Competition,
+    final: Collection[str] = (),
+    directions: Mapping[str, ScoreDirection] | None = None,
 ) -> pb.CompetitionSettings:
-    """Build the message of a competition's settings; `final`: names of phases whose standings are."""
+    """Build the message of a competition's settings.
+
+    Args:
+        final: names of phases whose standings are.
+        directions: which scores are better, by name of the phase; None: not said.
+    """
+    known = directions or {}
     settings = competition.settings
     return pb.CompetitionSettings(
         title=settings.title,
         description=settings.description,
         phases=[
-            _phase(competition, one, is_final=one.name in final)
+            _phase(competition, one, is_final=one.name in final, direction=known.get(one.name))
             for one in in_order(settings.phases)
         ],
         by_invitation=settings.by_invitation,
@@ -91,7 +100,9 @@ def settings_message(
     )
 
 
-def _phase(competition: Competition, phase: Phase, *, is_final: bool) -> pb.Phase:
+def _phase(
+    competition: Competition, phase: Phase, *, is_final: bool, direction: ScoreDirection | None
+) -> pb.Phase:
     is_taking_place = is_held(competition, phase)
     message = pb.Phase(
         name=phase.name,
@@ -103,6 +114,7 @@ def _phase(competition: Competition, phase: Phase, *, is_final: bool) -> pb.Phas
         picks=phase.picks,
         is_final=is_final,
         is_not_held=not is_taking_place,
+        direction=int(direction or 0),  # type: ignore[arg-type]
     )
     if phase.limit is not None:
         limit = boards_pb2.SubmissionLimit(
@@ -119,13 +131,14 @@ def competition_message(
     teams: int = 0,
     submissions: int = 0,
     final: Collection[str] = (),
+    directions: Mapping[str, ScoreDirection] | None = None,
 ) -> pb.Competition:
     """Build the message of a competition."""
     running = phase_at(competition, now)
     return pb.Competition(
         owner=competition.owner,
         name=competition.name,
-        settings=settings_message(competition, final),
+        settings=settings_message(competition, final, directions),
         state=int(competition.state),  # type: ignore[arg-type]
         created_at=timestamp(competition.created_at),
         team_count=teams,

@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
     from controlplane.competitions.competitions import Competitions
+    from controlplane.domain.boards.values import ScoreDirection
     from controlplane.domain.competitions.standings import PhaseSubmission, Standings
     from controlplane.domain.competitions.statistics import PhaseStatistics
     from controlplane.domain.competitions.values import Facts, Phase
@@ -40,10 +41,17 @@ _KEPT: Final = 256
 
 
 class Summary(NamedTuple):
-    """The numbers of a competition: submissions in its phases, and which phases' standings are final."""
+    """What a competition's own records do not say.
+
+    Attributes:
+        submissions: in its phases.
+        final: names of phases whose standings are final.
+        directions: which scores are better, by name of the phase.
+    """
 
     submissions: int
     final: tuple[str, ...]
+    directions: Mapping[str, ScoreDirection]
 
 
 @dataclass(frozen=True, slots=True)
@@ -176,9 +184,10 @@ class Tables:
         facts = await self._history.competitions.facts(competition_id)
         count = 0
         final: list[str] = []
+        directions: dict[str, ScoreDirection] = {}
         now = self._clock.time()
         if facts is None:
-            return Summary(0, ())
+            return Summary(0, (), {})
         baselines = [one.submission_id for one in facts.baselines]
         for phase in facts.settings.phases:
             end = end_of(facts.competition, phase)
@@ -188,7 +197,8 @@ class Tables:
             count += found
             if is_settled(facts.competition, phase, now) and not waiting:
                 final.append(phase.name)
-        return Summary(count, tuple(final))
+            directions[phase.name] = (await self._participation.board(phase)).direction
+        return Summary(count, tuple(final), directions)
 
     async def _make(self, key: _Key) -> Table:
         begun = self._clock.monotonic()

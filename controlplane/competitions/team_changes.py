@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
+from controlplane.access.unknown_users import unknown_user
+from controlplane.competitions.competitions import organises
 from controlplane.domain.competitions import teams
 from controlplane.domain.competitions.phases import is_within, phase_at
 from controlplane.domain.competitions.teams import MergeBound, most_by_now
@@ -15,8 +17,8 @@ from controlplane.domain.errors import (
     NotFound,
     StateConflict,
 )
-from controlplane.domain.unknown_users import unknown_user
 from controlplane.history.sql.competitions import Merging
+from nsml.common.shell import shell_line
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Sequence
@@ -77,7 +79,12 @@ class TeamChanges:
     async def invite(
         self, caller: UserCaller, text: str, users: Sequence[str], *, into_competition: bool
     ) -> None:
-        """Invite users into the competition, by its organiser, or into the caller's team."""
+        """Invite users into the competition, by its organiser, or into the caller's team.
+
+        Raises:
+            NotFound: there is no such user.
+            StateConflict: the caller is in no team.
+        """
         if not users or len(users) > MOST_INVITED:
             raise InvalidRequest(f"1 to {MOST_INVITED} users are invited at a time")
         find = self._competitions.changeable if into_competition else self._competitions.find
@@ -86,10 +93,10 @@ class TeamChanges:
             try:
                 await self._user(name)
             except NotFound as unknown:
-                raise unknown_user(unknown, caller) from None
+                raise unknown_user(unknown, name, caller) from None
 
         def rule(facts: Facts) -> Facts:
-            team = "" if into_competition else _team(facts, caller).name
+            team = "" if into_competition else _inviting_team(facts, caller, users)
             return teams.invite(facts, users, team)
 
         await self._change(known, rule)
@@ -218,6 +225,18 @@ def _team(facts: Facts, caller: UserCaller) -> Team:
             attempt=f"nsml competition join {facts.competition.full_name}",
         )
     return found
+
+
+def _inviting_team(facts: Facts, caller: UserCaller, users: Sequence[str]) -> str:
+    """Return the name of the caller's team, into which users are invited; StateConflict: they have none."""
+    competition = facts.competition
+    if facts.team_of(caller.user.name, caller.user.id) is None and organises(caller, competition):
+        words = ["nsml", "competition", "invite", competition.full_name, *users]
+        raise StateConflict(
+            f"you are in no team of {competition.name}, which you organise",
+            attempt=f"{shell_line([*words, '--into-competition'])}    lets them join",
+        )
+    return _team(facts, caller).name
 
 
 def _own(facts: Facts, caller: UserCaller) -> str:

@@ -65,6 +65,7 @@ class CompetitionViews:
             teams=team_count(facts),
             submissions=summary.submissions,
             final=summary.final,
+            directions=summary.directions,
         )
 
     async def listed(self, competition: Competition) -> pb.Competition:
@@ -108,6 +109,9 @@ class CompetitionViews:
         elif next_at:
             message.why_not = f"your team's limit is reached until {moment(next_at)}"
         if may_change:
+            message.invited.extend(
+                sorted(one.user_name for one in facts.invitations if not one.team)
+            )
             message.statistics.extend(map(statistics_message, await self._tables.figures(facts)))
             submissions = await self._running(facts)
             message.teams.extend(

@@ -24,7 +24,7 @@ COMPETITION_STATE_OPEN: CompetitionState
 COMPETITION_STATE_CLOSED: CompetitionState
 
 class Phase(_message.Message):
-    __slots__ = ("name", "starts_at", "ends_at", "dataset", "limit", "public_score", "advance", "picks", "is_final", "is_not_held")
+    __slots__ = ("name", "starts_at", "ends_at", "dataset", "limit", "public_score", "advance", "picks", "is_final", "is_not_held", "direction")
     NAME_FIELD_NUMBER: _ClassVar[int]
     STARTS_AT_FIELD_NUMBER: _ClassVar[int]
     ENDS_AT_FIELD_NUMBER: _ClassVar[int]
@@ -35,6 +35,7 @@ class Phase(_message.Message):
     PICKS_FIELD_NUMBER: _ClassVar[int]
     IS_FINAL_FIELD_NUMBER: _ClassVar[int]
     IS_NOT_HELD_FIELD_NUMBER: _ClassVar[int]
+    DIRECTION_FIELD_NUMBER: _ClassVar[int]
     name: str
     starts_at: _timestamp_pb2.Timestamp
     ends_at: _timestamp_pb2.Timestamp
@@ -45,7 +46,8 @@ class Phase(_message.Message):
     picks: int
     is_final: bool
     is_not_held: bool
-    def __init__(self, name: _Optional[str] = ..., starts_at: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., ends_at: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., dataset: _Optional[str] = ..., limit: _Optional[_Union[_boards_pb2.SubmissionLimit, _Mapping]] = ..., public_score: _Optional[_Union[_boards_pb2.PublicScore, str]] = ..., advance: _Optional[int] = ..., picks: _Optional[int] = ..., is_final: _Optional[bool] = ..., is_not_held: _Optional[bool] = ...) -> None: ...
+    direction: _boards_pb2.ScoreDirection
+    def __init__(self, name: _Optional[str] = ..., starts_at: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., ends_at: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., dataset: _Optional[str] = ..., limit: _Optional[_Union[_boards_pb2.SubmissionLimit, _Mapping]] = ..., public_score: _Optional[_Union[_boards_pb2.PublicScore, str]] = ..., advance: _Optional[int] = ..., picks: _Optional[int] = ..., is_final: _Optional[bool] = ..., is_not_held: _Optional[bool] = ..., direction: _Optional[_Union[_boards_pb2.ScoreDirection, str]] = ...) -> None: ...
 
 class CompetitionSettings(_message.Message):
     __slots__ = ("title", "description", "phases", "by_invitation", "team_size", "mergers_until", "gpu_thousandths", "visibility")
@@ -248,7 +250,7 @@ class GetCompetitionRequest(_message.Message):
     def __init__(self, competition: _Optional[str] = ...) -> None: ...
 
 class GetCompetitionResponse(_message.Message):
-    __slots__ = ("competition", "team", "announcements", "invitations", "may_change", "why_not", "statistics", "teams", "page")
+    __slots__ = ("competition", "team", "announcements", "invitations", "may_change", "why_not", "statistics", "teams", "page", "invited")
     COMPETITION_FIELD_NUMBER: _ClassVar[int]
     TEAM_FIELD_NUMBER: _ClassVar[int]
     ANNOUNCEMENTS_FIELD_NUMBER: _ClassVar[int]
@@ -258,6 +260,7 @@ class GetCompetitionResponse(_message.Message):
     STATISTICS_FIELD_NUMBER: _ClassVar[int]
     TEAMS_FIELD_NUMBER: _ClassVar[int]
     PAGE_FIELD_NUMBER: _ClassVar[int]
+    INVITED_FIELD_NUMBER: _ClassVar[int]
     competition: Competition
     team: Team
     announcements: _containers.RepeatedCompositeFieldContainer[Announcement]
@@ -267,7 +270,8 @@ class GetCompetitionResponse(_message.Message):
     statistics: _containers.RepeatedCompositeFieldContainer[PhaseStatistics]
     teams: _containers.RepeatedCompositeFieldContainer[Team]
     page: str
-    def __init__(self, competition: _Optional[_Union[Competition, _Mapping]] = ..., team: _Optional[_Union[Team, _Mapping]] = ..., announcements: _Optional[_Iterable[_Union[Announcement, _Mapping]]] = ..., invitations: _Optional[_Iterable[str]] = ..., may_change: _Optional[bool] = ..., why_not: _Optional[str] = ..., statistics: _Optional[_Iterable[_Union[PhaseStatistics, _Mapping]]] = ..., teams: _Optional[_Iterable[_Union[Team, _Mapping]]] = ..., page: _Optional[str] = ...) -> None: ...
+    invited: _containers.RepeatedScalarFieldContainer[str]
+    def __init__(self, competition: _Optional[_Union[Competition, _Mapping]] = ..., team: _Optional[_Union[Team, _Mapping]] = ..., announcements: _Optional[_Iterable[_Union[Announcement, _Mapping]]] = ..., invitations: _Optional[_Iterable[str]] = ..., may_change: _Optional[bool] = ..., why_not: _Optional[str] = ..., statistics: _Optional[_Iterable[_Union[PhaseStatistics, _Mapping]]] = ..., teams: _Optional[_Iterable[_Union[Team, _Mapping]]] = ..., page: _Optional[str] = ..., invited: _Optional[_Iterable[str]] = ...) -> None: ...
 
 class ListCompetitionsRequest(_message.Message):
     __slots__ = ()

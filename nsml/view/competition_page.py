@@ -17,6 +17,7 @@ from nsml.view.competitions import (
     begun_phases,
     full_name,
     next_phase,
+    order_text,
     phase_limit_text,
     phase_state,
     picks_of,
@@ -406,7 +407,7 @@ def _rules(competition: Competition) -> Iterator[str]:
     settings = competition.settings
     yield '<section aria-labelledby="rules"><h2 id="rules">Rules</h2>'
     if settings.phases:
-        titles = ("Phase", "Limit of a team", "Public scores", "Go on", "Picks")
+        titles = ("Phase", "Limit of a team", "Ranked by", "Public scores", "Go on", "Picks")
         rows = []
         last = settings.phases[-1].name
         for one in settings.phases:
@@ -414,6 +415,7 @@ def _rules(competition: Competition) -> Iterator[str]:
             cells = (
                 f"<bdi>{_text(one.name)}</bdi>",
                 _limit(one),
+                order_text(one) or "score",
                 scores_text(one),
                 counted(one.advance, "team") if one.advance and one.name != last else all_go_on,
                 counted(picks_of(one), "submission"),

@@ -16,7 +16,7 @@ from nsml.common.units import (
 )
 from nsml.v1 import boards_pb2, resources_pb2
 from nsml.v1 import competitions_pb2 as pb
-from nsml.view.boards import limit_text, next_text
+from nsml.view.boards import direction_word, limit_text, next_text
 from nsml.view.enums import enum_name, enum_word
 from nsml.view.ranked_rows import (
     change_column,
@@ -76,6 +76,17 @@ def public_score_word(phase: Phase) -> str:
     return enum_word(boards_pb2.PublicScore, chosen, "PUBLIC_SCORE_").replace("_", "-")
 
 
+def phase_direction_word(phase: Phase) -> str:
+    """`max` or `min`: which scores are better; "" if the platform does not say."""
+    return direction_word(phase.direction) if phase.direction else ""
+
+
+def order_text(phase: Phase) -> str:
+    """Return how teams are ranked: `score, min first`; "" if the platform does not say."""
+    word = phase_direction_word(phase)
+    return f"score, {word} first" if word else ""
+
+
 def phase_limit_text(phase: Phase) -> str:
     """Return `10 in 1d`, `none`, or that the dataset's board decides."""
     return limit_text(phase.limit) if phase.HasField("limit") else "as the board"
@@ -121,9 +132,13 @@ def next_phase(competition: Competition, now: float) -> Phase | None:
 
 
 def _phase_ahead(competition: Competition, now: float) -> Phase | None:
-    """Return the phase that starts next, unless the competition is closed."""
-    is_over = competition.state == pb.COMPETITION_STATE_CLOSED
-    return None if is_over else next_phase(competition, now)
+    """Return the phase that starts next, of a draft the one that runs once it is open; None: it is closed."""
+    if competition.state == pb.COMPETITION_STATE_CLOSED:
+        return None
+    if competition.state == pb.COMPETITION_STATE_DRAFT:
+        left = [one for one in competition.settings.phases if seconds_of(one.ends_at) > now]
+        return min(left, key=lambda one: seconds_of(one.starts_at), default=None)
+    return next_phase(competition, now)
 
 
 def has_begun(competition: Competition, now: float) -> bool:
@@ -199,6 +214,13 @@ def phase_columns(competition: Competition) -> list[Column[Phase]]:
             is_optional=True,
         ),
         Column(
+            key="direction",
+            title="Best",
+            cell=lambda p, _: phase_direction_word(p) or "-",
+            tells=lambda p: bool(p.direction),
+            is_optional=True,
+        ),
+        Column(
             key="advance",
             title="Go on",
             cell=lambda p, _: f"{p.advance:,}" if p.advance else "all",
@@ -224,6 +246,7 @@ def phase_record(competition: Competition, phase: Phase) -> dict[str, Any]:
         "dataset": phase.dataset,
         "limit": limit,
         "public_score": public_score_word(phase),
+        "direction": phase_direction_word(phase) or None,
         "advance": phase.advance or None,
         "picks": picks_of(phase),
     }
@@ -352,11 +375,12 @@ def _for_organiser(answer: GetCompetitionResponse, name: str, now: float) -> lis
     found = answer.competition
     if found.state == pb.COMPETITION_STATE_DRAFT:
         opening = (_line("open", name), "let participants join")
-        return [opening, (f"{_line('update', name)} FILE.toml", "other settings")]
+        return [opening, *_inviting(found), (f"{_line('update', name)} FILE.toml", "other settings")]
     if found.state == pb.COMPETITION_STATE_OPEN:
         acts = [(f"{_line('announce', name)} TEXT", "inform all participants")]
         baseline = f"{_line('baseline', name)} SUBMISSION --label TEXT"
         acts.append((baseline, "show a submission of yours among the teams"))
+        acts.extend(_inviting(found))
         if has_begun(found, now):
             acts.insert(0, (_line("standings", name, "--private"), "by private scores"))
             acts.append((_line("close", name), "end it"))
@@ -369,6 +393,12 @@ def _for_organiser(answer: GetCompetitionResponse, name: str, now: float) -> lis
         (_line("rerun", name), "check the winners"),
         exporting,
     ]
+
+
+def _inviting(found: Competition) -> list[tuple[str, str]]:
+    """Return how users are invited, where nobody else may join."""
+    line = f"{_line('invite', full_name(found))} USER --into-competition"
+    return [(line, "let a user join")] if found.settings.by_invitation else []
 
 
 def _line(verb: str, *words: str) -> str:
@@ -391,9 +421,11 @@ def competition_lines(
         ("organiser", found.owner),
         *(_phase_row(found, one, now) for one in settings.phases),
         ("limit", f"{phase_limit_text(phase)}, of a team{later}" if phase is not None else ""),
+        ("ranked by", _ranking_text(found, phase)),
         ("scores", scores_text(phase) if phase is not None else ""),
         ("teams", _teams_text(found)),
         ("joining", "by invitation" if settings.by_invitation else ""),
+        ("invited", _names_text(answer.invited)),
         (
             "GPUs",
             f"{thousandths(settings.gpu_thousandths)} for a team at a time"
@@ -450,6 +482,22 @@ def _phase_row(competition: Competition, phase: Phase, now: float) -> tuple[str,
     if phase.advance:
         words.append(f"{phase.advance:,} go on" if phase.advance > 1 else "1 goes on")
     return "phase", f"{phase.name}: {', '.join(words)}"
+
+
+_NAMED: Final = 20
+"""Invited users named in `show`; JSON has all."""
+
+
+def _names_text(names: Sequence[str]) -> str:
+    text = ", ".join(names[:_NAMED])
+    return f"{text} and {len(names) - _NAMED:,} more" if len(names) > _NAMED else text
+
+
+def _ranking_text(competition: Competition, phase: Phase | None) -> str:
+    """Return how teams are ranked, in the phase that is shown; its name with it where others differ."""
+    shown = order_text(phase) if phase is not None else ""
+    differs = any(order_text(one) != shown for one in competition.settings.phases)
+    return f"{shown} (of {phase.name})" if shown and differs and phase is not None else shown
 
 
 def scores_text(phase: Phase) -> str:
@@ -512,6 +560,7 @@ def show_record(
         "rank": own.rank or None if own is not None else None,
         "score": whole(own.score) if own is not None and own.HasField("score") else None,
         "invitations": list(answer.invitations),
+        "invited": list(answer.invited),
         "why_not": answer.why_not or None,
         "may_change": answer.may_change,
         "page": answer.page or None,

@@ -277,6 +277,10 @@ def test_one_submission_is_shown_with_what_to_do(nsml, state, session):
     assert "✗ Failed (infer failed)" in text
     assert "nsml submit -t kim/digits/3 best" in text
     assert nsml("submission", "info", "nope", check=False).code == 5
+    cause = pb.SUBMISSION_CAUSE_EVALUATION_FAILED
+    state.add_submission(session, state=pb.SUBMISSION_STATE_FAILED, cause=cause)
+    text = nsml("submission", "info", "sub2").stdout
+    assert "owner sees what the evaluation printed: nsml submission info sub2\n" in text
 
 
 def test_info_follows_to_the_end(nsml, state, session):

@@ -87,6 +87,23 @@ def test_a_competition_of_somebody_else_is_not_changed(nsml, cup, tmp_path):
     assert nsml("competition", "show", "lee/none", check=False).code == 5
 
 
+def test_opening_names_datasets_with_an_untested_evaluation(nsml, state, own):
+    """A dry run is no test: it reads neither the labels nor the public rows of the test set."""
+    own.competition.settings.phases[1].dataset = "kim/final"
+    session = state.add("kim/digits/3")
+    scored = boards_pb2.SUBMISSION_STATE_SCORED
+    for dataset, fields in (
+        ("kim/digits", {"state": scored}),
+        ("kim/final", {"state": scored, "is_test": True}),
+        ("kim/final", {"state": boards_pb2.SUBMISSION_STATE_FAILED}),
+    ):
+        state.add_submission(session, **fields).dataset = dataset
+    said = nsml("competition", "open", "own").stderr
+    assert said.count("was scored yet") == 1
+    assert "note: no submission to kim/final was scored yet: its evaluation is untested\n" in said
+    assert "  try: nsml run -d kim/final ... && nsml submit @last\n" in said
+
+
 def test_closing_a_phase_leaves_the_competition_open(nsml, own):
     asked = nsml("competition", "close", "own", "--phase", "qualifying", "--dry-run")
     assert "would close phase qualifying of kim/own (0 teams): it takes no more" in asked.stderr
@@ -254,8 +271,10 @@ def test_a_team_is_left_by_who_has_one(nsml, cup, lions):
 
 
 def test_users_are_invited_into_the_team_or_the_competition(nsml, state, cup, lions, own):
-    nsml("competition", "invite", "lee/cup", "lee", "moon")
-    nsml("competition", "invite", "own", "moon", "--into-competition")
+    told = nsml("competition", "invite", "lee/cup", "lee", "moon").stderr
+    assert "they join with: nsml competition join lee/cup --team lions\n" in told
+    told = nsml("competition", "invite", "own", "moon", "--into-competition").stderr
+    assert "they join with: nsml competition join kim/own\n" in told
     assert [(list(one.users), one.into_competition) for one in state.invited] == [
         (["lee", "moon"], False), (["moon"], True)
     ]  # fmt: skip

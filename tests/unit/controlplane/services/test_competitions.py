@@ -25,6 +25,7 @@ from nsml.v1 import competitions_pb2 as pb
 from tests.unit.controlplane.rig import Rig, Stubs, platform, until
 from tests.unit.controlplane.services.competitions import DAY_S, NAME, Contest
 from tests.unit.controlplane.services.submissions import Board, pushed
+from tests.unit.controlplane.services.test_projects import admin
 from tests.unit.controlplane.services.test_sessions import refused
 
 MARKER = 0.123454321
@@ -169,7 +170,47 @@ async def test_a_draft_is_its_organisers_and_invited_users(rig: Rig) -> None:
     await lee.competitions.JoinCompetition(join)
     assert (await refused(park.competitions.JoinCompetition(join)))[0] == "NOT_FOUND"
     stranger = pb.InviteUsersRequest(competition="kim/next", users=["nobody"])
-    assert (await refused(lee.competitions.InviteUsers(stranger)))[0] == "NOT_FOUND"
+    code, _, facts = await refused(lee.competitions.InviteUsers(stranger))
+    assert (code, facts["try"]) == ("NOT_FOUND", "ask them, or an administrator, for the name")
+    root = await admin(rig)
+    stranger.into_competition = True
+    code, _, facts = await refused(root.competitions.InviteUsers(stranger))
+    assert (code, "nsml admin user add nobody" in facts["try"]) == ("NOT_FOUND", True)
+    for who, invited in ((cup.kim, ["lee"]), (lee, [])):
+        assert list((await who.competitions.GetCompetition(asked)).invited) == invited
+
+
+async def test_an_organiser_invites_into_the_competition(rig: Rig) -> None:
+    """They are in no team, and cannot join one."""
+    cup = await Contest.of(rig, "lee")
+    invite = pb.InviteUsersRequest(competition=NAME, users=["lee"])
+    code, _, facts = await refused(cup.kim.competitions.InviteUsers(invite))
+    assert code == "FAILED_PRECONDITION"
+    assert facts["try"].startswith("nsml competition invite kim/cup lee --into-competition")
+
+
+async def test_phases_say_which_scores_are_better(rig: Rig) -> None:
+    """As the dataset's board does, from the draft on."""
+    cup = await Contest.of(rig, "lee")
+    await pushed(cup.kim, "errors")
+    settings = boards_pb2.BoardSettings(direction=boards_pb2.SCORE_DIRECTION_MIN)
+    await cup.kim.boards.UpdateBoard(
+        boards_pb2.UpdateBoardRequest(board="errors", settings=settings)
+    )
+    phases = [cup.phase(), cup.phase("two", DAY_S, 2 * DAY_S, dataset="errors")]
+    draft = await cup.create("next", phases=phases)
+    listed = await cup.kim.competitions.ListCompetitions(pb.ListCompetitionsRequest())
+    standings = await cup.users["lee"].competitions.ListStandings(
+        pb.ListStandingsRequest(competition=NAME)
+    )
+    best, least = boards_pb2.SCORE_DIRECTION_MAX, boards_pb2.SCORE_DIRECTION_MIN
+    for found, expected in (
+        (draft, [best, least]),
+        (listed.competitions[0], [best, least]),
+        ((await cup.get(cup.users["lee"])).competition, [best]),
+        (standings.competition, [best]),
+    ):
+        assert [one.direction for one in found.settings.phases] == expected
 
 
 async def test_a_name_with_competitions_goes_to_nobody_else(rig: Rig) -> None:

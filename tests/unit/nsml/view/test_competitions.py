@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from nsml.v1 import boards_pb2
 from nsml.v1 import competitions_pb2 as pb
 from nsml.view import competitions as view
 
@@ -14,6 +15,9 @@ DRAFT, OPEN, CLOSED = (
     pb.COMPETITION_STATE_OPEN,
     pb.COMPETITION_STATE_CLOSED,
 )
+
+
+MAX, MIN = boards_pb2.SCORE_DIRECTION_MAX, boards_pb2.SCORE_DIRECTION_MIN
 
 
 def competition(state=OPEN, phase="", starts=0, **fields):
@@ -71,6 +75,42 @@ def test_what_to_type_next(given, verbs):
     words = [act.split() for act, _ in view.next_commands(given, NOW)]
     found = [one[2] if one[1] == "competition" else one[1] for one in words]
     assert found == verbs
+
+
+def test_an_organiser_invites_where_nobody_else_may_join():
+    for state, phase in ((DRAFT, ""), (OPEN, "first")):
+        found = competition(state, phase=phase, starts=-DAY)
+        found.settings.by_invitation = True
+        acts = [act for act, _ in view.next_commands(answer(found, may_change=True), NOW)]
+        assert "nsml competition invite lee/cup USER --into-competition" in acts
+
+
+def test_invited_users_are_named():
+    names = [f"u{number:02}" for number in range(23)]
+    lines = view.competition_lines(answer(competition(DRAFT), invited=names), NOW)
+    assert f"  invited      {', '.join(names[:20])} and 3 more" in lines
+    few = answer(competition(DRAFT), invited=["kim"])
+    assert "  invited      kim" in view.competition_lines(few, NOW)
+    assert view.show_record(few, NOW)["invited"] == ["kim"]
+
+
+@pytest.mark.parametrize(
+    ("directions", "text"),
+    [((MIN, MIN), "score, min first"), ((MAX, MIN), "score, max first (of first)"), ((0, 0), "")],
+)
+def test_which_scores_are_better_is_shown(directions, text):
+    found = competition(phase="first", starts=-DAY)
+    for phase, direction in zip(found.settings.phases, directions, strict=True):
+        phase.direction = direction
+    lines = view.competition_lines(answer(found), NOW)
+    assert [line for line in lines if "ranked by" in line] == ([f"  ranked by    {text}"] if text else [])
+
+
+def test_the_phase_of_a_draft_is_the_one_that_runs_once_it_is_open():
+    found = competition(DRAFT, starts=-DAY)
+    found.settings.phases[0].limit.count = 20
+    lines = view.competition_lines(answer(found), NOW)
+    assert "  limit        20 in 1d, of a team (of first)" in lines
 
 
 def test_the_limit_of_the_phase_ahead_is_shown_before_it_begins():
