@@ -133,7 +133,9 @@ def open_(app: App, *, name: str) -> None:
     write_competition(app, found)
     for one in unscored:
         app.say(visible(f"note: no submission to {one} was scored yet: its evaluation is untested"))
-        app.say(visible(f"  try: {shell_line(['nsml', 'run', '-d', one])} ... && nsml submit @last"))
+        app.say(
+            visible(f"  try: {shell_line(['nsml', 'run', '-d', one])} ... && nsml submit @last")
+        )
     _next(app, "announce", found.name, "TEXT", what="informs all participants")
     if found.settings.by_invitation:
         _next(app, "invite", found.name, "USER", "--into-competition", what="lets a user join")

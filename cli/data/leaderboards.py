@@ -44,6 +44,7 @@ def _open_labels(files: Iterable[str], parts: Collection[str], kept: Collection[
     """Return the files and folders in the test sets that are named as labels, and are open.
 
     Args:
+        files: paths of all files.
         parts: paths of all parts of the dataset.
         kept: those of them that are not open.
     """

@@ -80,6 +80,7 @@ def settings_message(
     """Build the message of a competition's settings.
 
     Args:
+        competition: whose settings.
         final: names of phases whose standings are.
         directions: which scores are better, by name of the phase; None: not said.
     """

@@ -82,7 +82,16 @@ async def trees_of(content: Content, owner: User, listing: DatasetListing) -> Su
         )
     further = {TEST, TEST_SUBMIT, EVALUATION, LOADER}
     opened = {REST, *access, *further} - restricted
-    test, dry_run, inputs, dry_inputs, open_inputs, evaluation, loader, code = await content.subtrees(
+    (
+        test,
+        dry_run,
+        inputs,
+        dry_inputs,
+        open_inputs,
+        evaluation,
+        loader,
+        code,
+    ) = await content.subtrees(
         UserCaller(user=owner),
         listing.whole_digest,
         {*access, *further},

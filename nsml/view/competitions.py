@@ -375,7 +375,11 @@ def _for_organiser(answer: GetCompetitionResponse, name: str, now: float) -> lis
     found = answer.competition
     if found.state == pb.COMPETITION_STATE_DRAFT:
         opening = (_line("open", name), "let participants join")
-        return [opening, *_inviting(found), (f"{_line('update', name)} FILE.toml", "other settings")]
+        return [
+            opening,
+            *_inviting(found),
+            (f"{_line('update', name)} FILE.toml", "other settings"),
+        ]
     if found.state == pb.COMPETITION_STATE_OPEN:
         acts = [(f"{_line('announce', name)} TEXT", "inform all participants")]
         baseline = f"{_line('baseline', name)} SUBMISSION --label TEXT"

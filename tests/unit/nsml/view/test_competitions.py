@@ -103,7 +103,9 @@ def test_which_scores_are_better_is_shown(directions, text):
     for phase, direction in zip(found.settings.phases, directions, strict=True):
         phase.direction = direction
     lines = view.competition_lines(answer(found), NOW)
-    assert [line for line in lines if "ranked by" in line] == ([f"  ranked by    {text}"] if text else [])
+    assert [line for line in lines if "ranked by" in line] == (
+        [f"  ranked by    {text}"] if text else []
+    )
 
 
 def test_the_phase_of_a_draft_is_the_one_that_runs_once_it_is_open():
