@@ -16,6 +16,11 @@ if TYPE_CHECKING:
 _NAMES_AT_ONCE: Final = 500
 
 
+def null_query(table: str, column: str) -> str:
+    """Return the query for a NULL in a column, also one that is declared NOT NULL: there `IS NULL` is not evaluated."""
+    return f'SELECT 1 FROM "{table}" WHERE typeof("{column}") = \'null\' LIMIT 1'
+
+
 class SqliteDialect:
     """See Dialect. `fits_glob` is our own function, registered on each connection."""
 

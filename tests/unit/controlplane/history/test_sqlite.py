@@ -145,6 +145,53 @@ async def test_a_damaged_page_is_found_at_the_start(tmp_path: Path) -> None:
         assert path.read_bytes() == wrong, "nothing is written to a damaged database"
 
 
+async def test_a_row_in_every_table_is_no_damage(tmp_path: Path) -> None:
+    """The check of SQLite 3.40 finds NULLs that are not there, in columns before one of the primary key."""
+    path = tmp_path / "history.sqlite"
+    await (await reopen(path)).close()
+    connection = sqlite3.connect(path)
+    tables = connection.execute(
+        "SELECT name FROM sqlite_schema WHERE type = 'table' AND sql LIKE '%WITHOUT ROWID'"
+    )
+    names = [name for (name,) in tables.fetchall()]
+    assert "competition_picks" in names
+    for name in names:
+        columns = connection.execute("SELECT type FROM pragma_table_info(?)", (name,)).fetchall()
+        for number in range(10):
+            row = [f"x{number}" if kind == "TEXT" else number for (kind,) in columns]
+            places = ", ".join("?" * len(row))
+            connection.execute(f'INSERT INTO "{name}" VALUES ({places})', row)
+    connection.commit()
+    connection.close()
+    await (await reopen(path)).close()
+
+
+async def test_a_null_that_is_there_is_damage(tmp_path: Path) -> None:
+    """Behind the rows of a table for which SQLite 3.40 finds NULLs that are not there."""
+    path = tmp_path / "history.sqlite"
+    await (await reopen(path)).close()
+
+    def declare(before: str, after: str, *rows: str) -> None:
+        connection = sqlite3.connect(path)
+        for row in rows:
+            connection.execute(f"INSERT INTO {row}")
+        connection.execute("PRAGMA writable_schema = ON")
+        connection.execute(
+            "UPDATE sqlite_schema SET sql = replace(sql, ?, ?) WHERE name = 'competition_baselines'",
+            (before, after),
+        )
+        connection.commit()
+        connection.close()
+
+    kept, nullable = '"label" TEXT NOT NULL', '"label" TEXT'
+    declare(kept, nullable)
+    picks = [f"competition_picks VALUES ('c', 'one', 'lee', 'u{number}')" for number in range(10)]
+    declare(nullable, kept, *picks, "competition_baselines VALUES ('c', 'u1', NULL)")
+    with pytest.raises(HistoryCorrupt, match="is damaged") as caught:
+        await reopen(path)
+    assert caught.value.why == "NULL value in competition_baselines.label"
+
+
 async def test_damage_while_running_is_a_clear_error_too(tmp_path: Path) -> None:
     path = tmp_path / "history.sqlite"
     await fill(path)
