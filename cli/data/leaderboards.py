@@ -21,7 +21,8 @@ _LABELS: Final = "test_label"
 EVALUATION: Final = "evaluation.py"
 _TEST_LABELS: Final = f"test/{_LABELS}"
 _DRY_RUN: Final = "test_submit"
-_TEST_SETS: Final = ("test", _DRY_RUN)
+_NAMED: Final = 3
+"""Open labels that are named."""
 LOADER: Final = "data_loader.py"
 LOADERS: Final = ("test_data_loader", "feed_infer")
 """Functions of the loader, of which submissions need one."""
@@ -34,14 +35,17 @@ def say_open_labels(app: App, made: Dataset, listed: FolderFiles) -> None:
 
     kept = {one.path for one in made.parts if one.path and one.access != PART_ACCESS_OPEN}
     every = {one.path for one in made.parts}
-    for labels in _open_labels((one.path for one in listed.files), every, kept):
+    found = _open_labels((one.path for one in listed.files), every, kept)
+    for labels in found[:_NAMED]:
         app.say(f"note: {visible(labels)} is open: everybody with access to {made.name} reads it")
         hiding = ["nsml", "dataset", "share", made.name, "--hide", labels]
         app.say(f"  try: {visible(shell_line(hiding))}    or push with -l")
+    if len(found) > _NAMED:
+        app.say(f"note: {len(found) - _NAMED:,} more with test labels are open: push with -l")
 
 
 def _open_labels(files: Iterable[str], parts: Collection[str], kept: Collection[str]) -> list[str]:
-    """Return the files and folders in the test sets that are named as labels, and are open.
+    """Return the files and folders that are named as test labels, and are open.
 
     Args:
         files: paths of all files.
@@ -51,8 +55,8 @@ def _open_labels(files: Iterable[str], parts: Collection[str], kept: Collection[
     found: dict[str, None] = {}
     for path in (one for one in files if _LABELS in one):
         steps = path.split("/")
-        named = [i for i, step in enumerate(steps) if i and step.startswith(_LABELS)]
-        if named and steps[0] in _TEST_SETS and part_of(path, parts) not in kept:
+        named = [i for i, step in enumerate(steps) if step.startswith(_LABELS)]
+        if named and part_of(path, parts) not in kept:
             found["/".join(steps[: named[0] + 1])] = None
     return list(found)
 

@@ -357,6 +357,14 @@ def test_open_test_labels_are_noted(nsml, scored):
     for labels in ("test/test_label", "test_submit/test_label"):
         assert f"note: {labels} is open: everybody with access to kin reads it\n" in said
         assert f"  try: nsml dataset share kin --hide {labels}    or push with -l\n" in said
+    assert "more with test labels" not in said
+    for number in range(5):
+        (scored / f"test/test_label_{number}").write_text(str(number))
+    said = nsml("dataset", "push", "kin", str(scored)).stderr
+    assert said.count("reads it") == 3
+    assert "note: 4 more with test labels are open: push with -l\n" in said
+    for number in range(5):
+        (scored / f"test/test_label_{number}").unlink()
     for hiding in (["-l"], ["--hide", "test", "--owner-only", "test_submit"]):
         assert "is open" not in nsml("dataset", "push", "other", str(scored), *hiding).stderr
 
