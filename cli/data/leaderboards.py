@@ -20,6 +20,7 @@ _LABELS: Final = "test_label"
 """Names of files and folders with labels begin like this."""
 EVALUATION: Final = "evaluation.py"
 _TEST_LABELS: Final = f"test/{_LABELS}"
+_PUBLIC_ROWS: Final = "test/public_rows"
 _DRY_RUN: Final = "test_submit"
 _NAMED: Final = 3
 """Open labels that are named."""
@@ -83,6 +84,8 @@ def _missing(made: Dataset, listed: FolderFiles) -> Iterator[str]:
         yield f"there is no {_TEST_LABELS}: nothing can be submitted without labels in a part of their own"
     if EVALUATION not in by_path:
         yield f"there is no {EVALUATION} at the top: nothing can be submitted (-e FILE adds it)"
+    if problem := _public_rows_problem(listed):
+        yield f"submissions will fail: {problem}"
     if LOADER not in by_path:
         yield f"there is no {LOADER} at the top: submissions fail without {' or '.join(LOADERS)}"
         return
@@ -94,6 +97,24 @@ def _missing(made: Dataset, listed: FolderFiles) -> Iterator[str]:
         return
     if names is not None and not names.intersection(LOADERS):
         yield f"{LOADER} defines neither {' nor '.join(LOADERS)}: submissions will fail"
+
+
+def _public_rows_problem(listed: FolderFiles) -> str:
+    """Return why every evaluation would fail by the public rows; "" if none would, or there are none."""
+    from nsml.evaluation import EvaluationError, read_public_rows
+
+    by_path = {one.path: one for one in listed.files}
+    files = [by_path.get(path) for path in (_PUBLIC_ROWS, _TEST_LABELS)]
+    public, labels = (Path(listed.root, *one.parts) if one is not None else None for one in files)
+    if public is None:
+        return ""
+    if labels is None:
+        return f"{_PUBLIC_ROWS} has no {_TEST_LABELS}, a file"
+    try:
+        read_public_rows(str(public), str(labels))
+    except EvaluationError as error:
+        return str(error)
+    return ""
 
 
 def _may_have_labels(part: DatasetPart) -> bool:

@@ -350,6 +350,26 @@ def test_a_board_without_dry_runs_or_labels_is_noted(nsml, scored):
     assert said.endswith(f"  then: nsml {' '.join(words)}\n")
 
 
+@pytest.mark.parametrize(
+    ("rows", "note"),
+    [
+        ("0\n2\n", ""),
+        ("0\n3\n", "test/public_rows names row 3, the last one is 2"),
+        ("", "test/public_rows names no rows"),
+        ("header\n2\n", "test/public_rows names row 2, the last one is 1"),
+        ("one\n", "test/public_rows"),
+    ],
+)
+def test_public_rows_that_would_fail_every_evaluation_are_noted(nsml, scored, rows, note):
+    """A dry run does not read them."""
+    (scored / "data_loader.py").write_text("def test_data_loader(path): ...")
+    (scored / "test/test_label").write_text("4\n5\n6\n")
+    (scored / "test/public_rows").write_text(rows)
+    said = nsml("dataset", "push", "-l", "kin", str(scored)).stderr
+    assert (f"note: submissions will fail: {note}" in said) == bool(note)
+    assert ("submissions will fail" in said) == bool(note)
+
+
 def test_open_test_labels_are_noted(nsml, scored):
     """Whoever forgets -l publishes the answers."""
     _with_dry_runs(scored)
