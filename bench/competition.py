@@ -208,7 +208,7 @@ class _Competition:
         code = self._platform.folder / "code"
         code.mkdir()
         (code / "main.py").write_text(_PROGRAM)
-        sizes, places = self._sizes, asyncio.Semaphore(2)
+        sizes, places = self._sizes, asyncio.Semaphore(SUBMITTERS)
 
         async def one(number: int) -> User:
             user = await self._user(admin, f"user{number:03d}")

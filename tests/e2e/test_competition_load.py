@@ -4,12 +4,12 @@ import pytest
 
 from bench.competition import Sizes, run
 
-SMALL = Sizes(users=4, models=40, submissions=12, watchers=8)
+SMALL = Sizes(users=4, models=40, submissions=35, watchers=8)
 TENTH = Sizes(users=10, models=500, submissions=400, watchers=20)
 """A tenth of the benchmark."""
 
 
-@pytest.mark.long("17 submissions, each of two sessions, while 8 clients watch their board")
+@pytest.mark.long("40 submissions, each of two sessions, while 8 clients watch their board")
 @pytest.mark.timeout(1200)
 @pytest.mark.parametrize(
     "sizes",
