@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Final, Protocol
 
 import structlog
 
+from controlplane.access.unknown_users import unknown_user
 from controlplane.core.compare_and_swap import TRIES, commit_at
 from controlplane.domain.errors import (
     AlreadyExists,
@@ -27,7 +28,6 @@ from controlplane.domain.errors import (
 from controlplane.domain.identity import UserCaller
 from controlplane.domain.names import check_project, check_user
 from controlplane.domain.policy import ADMINISTER, ALLOW, CHANGE, HIDE, PLATFORM, SEE, may
-from controlplane.domain.unknown_users import unknown_user
 from controlplane.domain.values import WHOLE_DEVICE, Budget, Priority, Project, Quota
 from controlplane.limits.reserved_names import check_not_reserved
 from controlplane.scheduler import request_of
