@@ -135,7 +135,9 @@ class SubmissionViews:
         if session is None or session.state.is_ended:
             # The reason may name what only its user knows: a quota, a project, the nodes.
             shown = row.message if is_shown else ""
-            return shown or ("its session has ended" if session_id else "its session is being made")
+            return shown or (
+                "its session has ended" if session_id else "its session is made when it is its turn"
+            )
         return self._session_waits(session, is_shown=is_shown)
 
     def _session_waits(self, session: Session, *, is_shown: bool) -> str:
