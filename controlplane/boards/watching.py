@@ -1,4 +1,4 @@
-"""Watches boards: each change is computed once, however many watch, and sent at most five times a second."""
+"""Watches boards: each change is computed once, however many watch, and sent at most ten times a second."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 R = TypeVar("R")
 
-REST_S: Final = 0.2
+REST_S: Final = 0.1
 """Least time between two answers of a watcher,"""
 ANSWERS_REST: Final = 1.0
 """and as a multiple of what the answers to all watchers took: with very many, there are fewer answers."""
