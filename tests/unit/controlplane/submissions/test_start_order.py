@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from controlplane.history.board_values import SubmissionRow
-from controlplane.submissions.turns import MOST_QUEUED, next_predictions
+from controlplane.submissions.start_order import MOST_QUEUED, next_predictions
 
 
 def submission(number: int, owner: str = "lee", dataset: str = "digits") -> SubmissionRow:
