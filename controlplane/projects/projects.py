@@ -371,7 +371,7 @@ async def there_for(who: UserCaller | None, users: Users, name: str) -> Compare:
     try:
         return await users.there(name)
     except NotFound as unknown:
-        raise unknown_user(unknown, who) from None
+        raise unknown_user(unknown, name, who) from None
 
 
 def changed(known: Project, settings: ProjectSettings, now: float) -> Project:

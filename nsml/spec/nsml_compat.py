@@ -158,10 +158,6 @@ PROJECT: Final[Sequence[Fact]] = (
     Fact(_PROJECT, "--test_label_path only if evaluation.py knows it", "label_option"),
     Fact(_PROJECT, "a variable test_label_path is no such option (2019)", "label_variable"),
     Fact(
-        *(_PROJECT, "a variable test_label_path of evaluation.py is no option"),
-        "label_variable",
-    ),
-    Fact(
         *(_PROJECT, "run uploads the entry's folder (2018)", "folder_of_the_code", _OURS),
         "the current folder, with the entry in it",
     ),

@@ -189,10 +189,6 @@ def last_line(place: Place) -> None:
     assert _evaluated(place, "") == "0.75"
 
 
-def label_variable(place: Place) -> None:
-    assert _evaluated(place, 'test_label_path = "/data/digits/test/test_label"') == "0.75"
-
-
 def label_option(place: Place) -> None:
     assert _evaluated(place, _KNOWN) == "0.75"
 

@@ -23,7 +23,6 @@ from controlplane.submissions.pipeline import (
     MOST_TRIES,
     RESULT_WITHIN_S,
     Action,
-    EndUnscored,
     Fail,
     GiveUp,
     Predicted,
@@ -170,14 +169,6 @@ def test_a_step_that_the_platform_failed_or_that_nobody_known_killed_is_tried_ag
 ) -> None:
     for code in (submission_exits.PLATFORM_FAILED, 128 + signal.SIGKILL):
         assert failure(Cause.PROGRAM_FAILED, code, has_result=has_result) is None
-
-
-def test_a_dry_run_that_the_evaluation_cannot_take_ends_without_a_score() -> None:
-    ended = replace(ENDED, cause=Cause.PROGRAM_FAILED, exit_code=submission_exits.NO_DRY_RUNS)
-    dry_run = replace(EVALUATES, is_test=True)
-    assert next_step(dry_run, None, ended, 6.0) == EndUnscored()
-    assert next_step(dry_run, None, LIVE, 6.0) == Wait()
-    assert next_step(EVALUATES, None, ended, 6.0) == Fail(SubmissionCause.EVALUATION_FAILED)
 
 
 def test_each_cause_has_a_sentence_and_each_exit_code_a_cause() -> None:
