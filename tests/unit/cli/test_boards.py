@@ -280,7 +280,7 @@ def test_one_submission_is_shown_with_what_to_do(nsml, state, session):
     cause = pb.SUBMISSION_CAUSE_EVALUATION_FAILED
     state.add_submission(session, state=pb.SUBMISSION_STATE_FAILED, cause=cause)
     text = nsml("submission", "info", "sub2").stdout
-    assert "owner sees what the evaluation printed: nsml submission info sub2\n" in text
+    assert "owner sees why it failed: nsml submission info sub2\n" in text
 
 
 def test_info_follows_to_the_end(nsml, state, session):
