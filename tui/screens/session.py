@@ -239,11 +239,11 @@ class SessionScreen(ChartScreen):
 
     def command(self) -> tuple[str, str]:
         """The command equivalent to the tab in front."""
-        row = self.row
-        if row is None:
+        row, panes = self.row, self._panes
+        if row is None or panes is None:
             return "", ""
         name, rank = row.session.name, self.model.shown.rank
-        match self.query_one("#tabs", TabbedContent).active:
+        match panes.active:
             case "plot":
                 return self.plot_command(name)
             case "overview":
@@ -341,16 +341,17 @@ class SessionScreen(ChartScreen):
 
     def action_back(self) -> None:
         """Close the search, or the screen."""
-        search = self.query_one("#search", Input)
-        if search.display:
+        search = self.query_one_optional("#search", Input)
+        if search is not None and search.display:
             search.display = False
             self.query_one(LogView).focus()
         elif self.tab is None or not self.tab.back():
             super().action_back()
 
     def action_tab(self, name: str) -> None:
-        """Switch the tab."""
-        self.query_one("#tabs", TabbedContent).active = name
+        """Switch the tab, if there are tabs: keys may come before them, or while the screen goes."""
+        if (panes := self._panes) is not None:
+            panes.active = name
 
     def on_tabbed_content_tab_activated(self, event: TabbedContent.TabActivated) -> None:
         """Focus the content of the tab, and receive its data."""
@@ -370,9 +371,9 @@ class SessionScreen(ChartScreen):
 
     def action_turn(self, by: int) -> None:
         """The next tab, or the previous one."""
-        tabs = self.query_one("#tabs", TabbedContent)
-        ids = [pane.id for pane in tabs.query(TabPane) if pane.id]
-        tabs.active = ids[(ids.index(tabs.active) + by) % len(ids)]
+        if (panes := self._panes) is not None and panes.active:
+            ids = [pane.id for pane in panes.query(TabPane) if pane.id]
+            panes.active = ids[(ids.index(panes.active) + by) % len(ids)]
 
     def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
         """Enable chart keys only on charts; browsers download no files."""

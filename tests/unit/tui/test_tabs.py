@@ -111,6 +111,17 @@ async def test_what_a_tab_shows_is_called_old_while_the_platform_is_away(dashboa
         await shows(pilot, "later", "2 checkpoints")
 
 
+async def test_keys_for_tabs_that_are_not_there_yet_or_no_more_end_no_dashboard(dashboard, server):
+    server.state.add("kim/mnist/1")
+    async with dashboard.run_test(size=SIZE) as pilot:
+        screen = await opened(pilot, "d")
+        await screen.query_one("#tabs").remove()
+        await pilot.press("M", "l", "tab", "shift+tab", "right")
+        assert screen.command() == ("", "")
+        await pilot.press("escape")
+        await until(pilot, lambda: dashboard.screen is not screen)
+
+
 async def test_a_checkpoint_is_fetched_once_that_is_confirmed(
     dashboard, server, tmp_path, monkeypatch
 ):
