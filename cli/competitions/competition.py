@@ -31,6 +31,9 @@ if TYPE_CHECKING:
     from nsml.client.calls import Client
     from nsml.v1.competitions_pb2 import Competition, GetCompetitionResponse, Standing
 
+_LOOKED_AT: Final = 100
+"""Newest submissions to a dataset that are searched for a scored one."""
+
 
 @click.group("competition", cls=Group)
 def competition() -> None:
@@ -155,10 +158,6 @@ async def _unscored(client: Client, found: Competition) -> list[str]:
 
     datasets = dict.fromkeys(one.dataset for one in found.settings.phases)
     return [one for one in datasets if not await is_scored(one)]
-
-
-_LOOKED_AT: Final = 100
-"""Newest submissions to a dataset among which a scored one is looked for."""
 
 
 @command(

@@ -26,7 +26,7 @@ from cli.data.dataset_parts import (
 from cli.data.dataset_removal import rm
 from cli.data.dataset_versions import diff, search, versions
 from cli.data.in_place import add, copy_in_place
-from cli.data.leaderboards import EVALUATION, LOADER, say_next_step, say_open_labels
+from cli.data.leaderboards import say_next_step, say_open_labels
 from cli.exits import CommandError, ExitCode
 from cli.fetching import fetched, fetching_to, pull_options, tell_files
 from cli.group import Group, command, not_there_yet, pass_app
@@ -35,6 +35,7 @@ from cli.sessions.file_names import files_text
 from cli.sessions.upload import list_files, made_of, send, stat_cache
 from cli.sessions.written_files import remember_pushed
 from nsml.common.shell import shell_line, shell_word
+from nsml.spec.competition_datasets import EVALUATION, LOADER, TEST, TEST_SUBMIT
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection
@@ -287,7 +288,7 @@ def _test_folders(name: str, files: list[str]) -> list[str]:
 
 _NAMED: Final = 5
 """Paths named in an error."""
-_OF_NSML: Final = frozenset({"train", "test", "test_submit", LOADER, EVALUATION})
+_OF_NSML: Final = frozenset({"train", TEST, TEST_SUBMIT, LOADER, EVALUATION})
 """Top-level names of a dataset in NSML's layout."""
 
 

@@ -8,6 +8,14 @@ from typing import TYPE_CHECKING, Final
 
 from nsml.common.shell import shell_line
 from nsml.content.tree_parts import part_of
+from nsml.spec.competition_datasets import (
+    EVALUATION,
+    LABELS,
+    LOADER,
+    TEST,
+    TEST_SUBMIT,
+    may_have_labels,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Iterator
@@ -16,15 +24,10 @@ if TYPE_CHECKING:
     from nsml.content.listing import FolderFiles
     from nsml.v1.datasets_pb2 import Dataset, DatasetPart
 
-_LABELS: Final = "test_label"
-"""Names of files and folders with labels begin like this."""
-EVALUATION: Final = "evaluation.py"
-_TEST_LABELS: Final = f"test/{_LABELS}"
-_PUBLIC_ROWS: Final = "test/public_rows"
-_DRY_RUN: Final = "test_submit"
+_TEST_LABELS: Final = f"{TEST}/{LABELS}"
+_PUBLIC_ROWS: Final = f"{TEST}/public_rows"
 _NAMED: Final = 3
 """Open labels that are named."""
-LOADER: Final = "data_loader.py"
 LOADERS: Final = ("test_data_loader", "feed_infer")
 """Functions of the loader, of which submissions need one."""
 
@@ -51,12 +54,12 @@ def _open_labels(files: Iterable[str], parts: Collection[str], kept: Collection[
     Args:
         files: paths of all files.
         parts: paths of all parts of the dataset.
-        kept: those of them that are not open.
+        kept: paths of the parts that are not open.
     """
     found: dict[str, None] = {}
-    for path in (one for one in files if _LABELS in one):
+    for path in (one for one in files if LABELS in one):
         steps = path.split("/")
-        named = [i for i, step in enumerate(steps) if step.startswith(_LABELS)]
+        named = [i for i, step in enumerate(steps) if step.startswith(LABELS)]
         if named and part_of(path, parts) not in kept:
             found["/".join(steps[: named[0] + 1])] = None
     return list(found)
@@ -65,8 +68,8 @@ def _open_labels(files: Iterable[str], parts: Collection[str], kept: Collection[
 def say_next_step(app: App, made: Dataset, listed: FolderFiles) -> None:
     """Say what the board of a pushed dataset lacks for submissions; without anything missing, what comes next."""
     missing = list(_missing(made, listed))
-    has_dry_runs = any(one.path.startswith(f"{_DRY_RUN}/") for one in listed.files)
-    no_dry_runs = f"there is no folder {_DRY_RUN}: dry runs (nsml submit -t) are refused"
+    has_dry_runs = any(one.path.startswith(f"{TEST_SUBMIT}/") for one in listed.files)
+    no_dry_runs = f"there is no folder {TEST_SUBMIT}: dry runs (nsml submit -t) are refused"
     for note in [*missing, *([] if has_dry_runs else [no_dry_runs])]:
         app.say(f"note: {note}")
     if missing:
@@ -122,8 +125,7 @@ def _may_have_labels(part: DatasetPart) -> bool:
     from nsml.v1.datasets_pb2 import PART_ACCESS_OPEN
 
     is_kept = part.access != PART_ACCESS_OPEN and bool(part.file_count)
-    folder = part.path.partition("/")[0]
-    return is_kept and part.path not in {"", "test", EVALUATION} and folder != _DRY_RUN
+    return is_kept and bool(part.path) and may_have_labels(part.path)
 
 
 def defined_names(source: bytes) -> set[str] | None:

@@ -32,6 +32,7 @@ from controlplane.domain.values import PartAccess, Visibility
 from controlplane.history.board_values import BoardRow
 from controlplane.state.lru import LruDict
 from nsml.common.shell import shell_line
+from nsml.spec.competition_datasets import EVALUATION, TEST, TEST_SUBMIT
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -44,9 +45,8 @@ if TYPE_CHECKING:
 
 MOST_BOARDS: Final = 100
 """Boards of sessions of a user."""
-EVALUATION: Final = "evaluation.py"
 _PAGE: Final = 1_000
-_TEST_FOLDERS: Final = frozenset({"test", "test_submit"})
+_TEST_FOLDERS: Final = frozenset({TEST, TEST_SUBMIT})
 _KEPT: Final = 10_000
 
 

@@ -16,6 +16,14 @@ from controlplane.domain.errors import StateConflict
 from controlplane.domain.identity import UserCaller
 from controlplane.domain.values import PartAccess
 from nsml.content.tree_parts import REST
+from nsml.spec.competition_datasets import (
+    EVALUATION,
+    LABELS,
+    LOADER,
+    TEST,
+    TEST_SUBMIT,
+    may_have_labels,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Collection
@@ -25,13 +33,6 @@ if TYPE_CHECKING:
     from controlplane.domain.identity import User
     from controlplane.history.values import DatasetListing
 
-TEST: Final = "test"
-TEST_SUBMIT: Final = "test_submit"
-LABELS: Final = "test_label"
-"""Names of labels begin like this."""
-EVALUATION: Final = "evaluation.py"
-LOADER: Final = "data_loader.py"
-"""Hands the test inputs to the program; every prediction fails without it."""
 PREDICTION_FOLDER: Final = "prediction"
 """The folder of the prediction beside the dataset, below /data, while it is evaluated."""
 
@@ -74,7 +75,7 @@ async def trees_of(content: Content, owner: User, listing: DatasetListing) -> Su
     access = dict(parts.access) if parts is not None else {}
     restricted = {path for path, one in access.items() if one is not PartAccess.OPEN}
     has_files = {one.path for one, _ in parts.parts() if one.file_count} if parts else set()
-    if not any(map(_may_have_labels, restricted & has_files)):
+    if not any(map(may_have_labels, restricted & has_files)):
         raise _refused(
             full,
             f"its test labels are not hidden in a part of their own, such as {TEST}/{LABELS}",
@@ -144,12 +145,6 @@ def no_dry_runs(listing: DatasetListing) -> StateConflict:
 
 def _below(folder: str, parts: Collection[str]) -> list[str]:
     return [path for path in parts if path.startswith(f"{folder}/")]
-
-
-def _may_have_labels(path: str) -> bool:
-    """Whether a restricted part may have the labels of the test set: not inputs, not those of dry runs, not code."""
-    folder = path.partition("/")[0]
-    return path not in {TEST, EVALUATION} and folder != TEST_SUBMIT
 
 
 def _push(name: str) -> str:

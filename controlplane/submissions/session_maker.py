@@ -32,7 +32,7 @@ from controlplane.domain.values import (
 )
 from controlplane.history.values import CheckpointState
 from controlplane.sessions.validation import Submission as Prepared
-from controlplane.submissions.dataset_trees import TEST_SUBMIT, no_dry_runs, trees_of
+from controlplane.submissions.dataset_trees import no_dry_runs, trees_of
 from controlplane.submissions.pipeline import Fail, Stage
 from controlplane.submissions.steps import (
     StepLimits,
@@ -41,6 +41,7 @@ from controlplane.submissions.steps import (
     predict_spec,
     test_dataset,
 )
+from nsml.spec.competition_datasets import TEST_SUBMIT
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable

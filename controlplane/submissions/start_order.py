@@ -1,9 +1,9 @@
 """Which submissions get the session of their prediction now.
 
 Predictions are mostly smaller than evaluations, and start wherever a little becomes free: with all of them in the queue
-of sessions, no evaluation would start before the last prediction. So that queue has few steps of a dataset, and new
-predictions wait while many evaluations do. Participants take turns, and nobody waits for the queue of another: whoever
-has no prediction on its way gets one.
+of sessions, no evaluation would start before the last prediction. So only a few steps of a dataset are queued at once, and
+new predictions wait while many evaluations do. Participants alternate. No participant is blocked by the queued sessions
+of another: one without a prediction in progress gets one.
 """
 
 from __future__ import annotations
@@ -18,17 +18,18 @@ if TYPE_CHECKING:
     from controlplane.history.board_values import SubmissionRow
 
 MOST_QUEUED: Final = 32
-"""Steps of a dataset whose sessions are in the queue, and evaluations of them."""
+"""Maximum number of queued sessions of a dataset's submissions, and from this number of queued evaluations on no
+prediction starts."""
 
 
 def next_predictions(
     new: Iterable[SubmissionRow], begun: Iterable[tuple[SubmissionRow, bool]]
 ) -> list[SubmissionRow]:
-    """Return the new submissions whose turn it is.
+    """Return the new submissions that may start now.
 
     Args:
-        new: those that have no session yet, oldest first.
-        begun: the others that are not over, and whether the session of the present step is in the queue.
+        new: submissions without a session yet, oldest first.
+        begun: all other unfinished submissions, and whether the session of the current step is queued.
     """
     queued: Counter[tuple[str, str]] = Counter()
     evaluations: Counter[tuple[str, str]] = Counter()

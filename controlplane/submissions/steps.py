@@ -14,7 +14,8 @@ from controlplane.domain.values import (
     SessionSpec,
     SessionStage,
 )
-from controlplane.submissions.dataset_trees import PREDICTION_FOLDER, TEST
+from controlplane.submissions.dataset_trees import PREDICTION_FOLDER
+from nsml.spec.competition_datasets import TEST
 from nsml.spec.nsml_arguments import without_fork_arguments
 
 if TYPE_CHECKING:

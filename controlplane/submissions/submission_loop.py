@@ -130,7 +130,7 @@ class SubmissionLoop:
         self._is_soon = asyncio.Event()
         self._evaluations_due = asyncio.Event()
         self._held_back = 0
-        """New submissions, at the last sweep, whose turn it was not."""
+        """Number of new submissions that could not start at the last sweep."""
 
     async def run(self) -> NoReturn:
         """Advance a submission whenever the session of a step changes, and all every few seconds; until cancelled.
@@ -218,7 +218,7 @@ class SubmissionLoop:
             _log.warning("submissions.not_looked_at", reason=str(error))
 
     async def due(self) -> list[str]:
-        """Return the submissions that may go on now, oldest first, then new ones whose turn it is.
+        """Return the submissions that may go on now, oldest first, then new ones that may start.
 
         Not those that wait for a change of a session.
 
@@ -344,7 +344,7 @@ class SubmissionLoop:
     async def _end_predicted(
         self, row: SubmissionRow, why: str, evaluate: Step | None = None
     ) -> SubmissionRow | None:
-        """End a dry run whose prediction cannot be scored."""
+        """End a dry run with a prediction that cannot be scored."""
         fields = {
             "state": SubmissionState.SCORED,
             "ended_at": self._clock.time(),

@@ -15,6 +15,7 @@ from nsml.common.units import (
     short_moment,
     whole,
 )
+from nsml.spec.competition_datasets import EVALUATION
 from nsml.v1 import boards_pb2 as pb
 from nsml.view.enums import enum_name, enum_word
 from nsml.view.ranked_rows import (
@@ -268,7 +269,7 @@ def advice_text(submission: Submission) -> str:
     else:
         again = shell_line(["nsml", "submit", "-t", submission.session, submission.checkpoint])
         look = f"see its output in a dry run: {again}"
-    pull = ["nsml", "dataset", "pull", submission.dataset, "--only", "evaluation.py"]
+    pull = ["nsml", "dataset", "pull", submission.dataset, "--only", EVALUATION]
     advice = cause_words(submission.cause).advice.replace(_LOOK, look)
     advice = advice.replace(_EVALUATION, shell_line(pull))
     return advice.replace(_INFO, shell_line(["nsml", "submission", "info", submission.id]))

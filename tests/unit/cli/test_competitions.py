@@ -271,10 +271,10 @@ def test_a_team_is_left_by_who_has_one(nsml, cup, lions):
 
 
 def test_users_are_invited_into_the_team_or_the_competition(nsml, state, cup, lions, own):
-    told = nsml("competition", "invite", "lee/cup", "lee", "moon").stderr
-    assert "they join with: nsml competition join lee/cup --team lions\n" in told
-    told = nsml("competition", "invite", "own", "moon", "--into-competition").stderr
-    assert "they join with: nsml competition join kim/own\n" in told
+    output = nsml("competition", "invite", "lee/cup", "lee", "moon").stderr
+    assert "they join with: nsml competition join lee/cup --team lions\n" in output
+    output = nsml("competition", "invite", "own", "moon", "--into-competition").stderr
+    assert "they join with: nsml competition join kim/own\n" in output
     assert [(list(one.users), one.into_competition) for one in state.invited] == [
         (["lee", "moon"], False), (["moon"], True)
     ]  # fmt: skip

@@ -371,7 +371,7 @@ def test_public_rows_that_would_fail_every_evaluation_are_noted(nsml, scored, ro
 
 
 def test_open_test_labels_are_noted(nsml, scored):
-    """Whoever forgets -l publishes the answers."""
+    """A push without -l publishes the answers."""
     _with_dry_runs(scored)
     said = nsml("dataset", "push", "--public", "kin", str(scored)).stderr
     for labels in ("test/test_label", "test_submit/test_label"):

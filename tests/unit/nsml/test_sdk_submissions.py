@@ -252,8 +252,8 @@ def test_in_a_dry_run_a_program_reads_the_small_set_at_the_path_it_took_when_it_
         "PATH = nsml.DATASET_PATH\n"
         "def infer(data, **kwargs):\n"
         "    return [(1, len(one)) for one in open(PATH + '/test/test_data')]\n"
-        "told = [sys.executable, '-c', 'import nsml; print(nsml.DATASET_PATH)']\n"
-        "assert subprocess.check_output(told, text=True).strip() == PATH\n"
+        "command = [sys.executable, '-c', 'import nsml; print(nsml.DATASET_PATH)']\n"
+        "assert subprocess.check_output(command, text=True).strip() == PATH\n"
     )
     done = submission.run_it("predict-test", NSML_TEST_FOLDER="test_submit")
     assert done.returncode == 0, done.stderr
@@ -292,9 +292,9 @@ def test_a_dry_run_that_misses_another_file_does_not_blame_the_test_set(
     submission.write(more="def infer(data, **kwargs): open('/nowhere')")
     ended = submission.run_it("predict-test")
     assert ended.returncode == INFER_FAILED
-    told = ended.stdout + ended.stderr
-    assert "no test_submit" not in told
-    assert ("traceback is above" in told, "nsml submit --test" in told) == (True, False)
+    output = ended.stdout + ended.stderr
+    assert "no test_submit" not in output
+    assert ("traceback is above" in output, "nsml submit --test" in output) == (True, False)
 
 
 def test_of_several_datasets_the_first_is_the_one(submission: Submission, tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""Whose prediction begins next."""
+"""Which submissions start their prediction next."""
 
 from __future__ import annotations
 
