@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Final, Protocol, TypeAlias
 from textual.app import App, ScreenStackError
 from textual.css.query import NoMatches
 from textual.events import InputEvent, Key
+from textual.screen import Screen
 
 from nsml.client.contexts import ContextError
 from nsml.client.errors import ClientError, NotSignedIn
@@ -28,7 +29,7 @@ from nsml.common.text import visible
 from nsml.view.complete_sessions import is_short
 from nsml.view.series import Axis
 from tui.appearance import Appearance, apply_appearance, filters
-from tui.background import in_background
+from tui.background import in_background, is_going
 from tui.key_order import KeyOrder
 from tui.model import TOPICS, Model, Refused, SessionsReceived
 from tui.sources import ALWAYS_RECEIVED, ASK_AGAIN_S, CLOSELY, Topic
@@ -38,6 +39,8 @@ if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
 
     from textual import events
+    from textual.actions import ActionParseResult
+    from textual.dom import DOMNode
     from textual.filter import LineFilter
     from textual.timer import Timer
 
@@ -219,6 +222,18 @@ class Shell(App[None]):
             await self._key_order.take(event)
         else:
             await super().on_event(event)
+
+    async def run_action(
+        self,
+        action: str | ActionParseResult,
+        default_namespace: DOMNode | None = None,
+        namespaces: Mapping[str, DOMNode] | None = None,
+    ) -> bool:
+        """Run an action; one of a screen whose widgets do not exist yet, or no more, does nothing."""
+        screen = default_namespace
+        if isinstance(screen, Screen) and (not screen.is_mounted or is_going(screen)):
+            return True
+        return await super().run_action(action, default_namespace, namespaces)
 
     # Receiving
 

@@ -1,6 +1,8 @@
 """Every screen in ASCII: nothing is drawn with other letters."""
 
+import asyncio
 import unicodedata
+from functools import partial
 
 import pytest
 
@@ -9,7 +11,7 @@ from tests.unit.tui.conftest import said, shows, until
 from tests.unit.tui.story import demo, running
 from tui.appearance import Appearance
 from tui.screens.compare import CompareScreen
-from tui.screens.frame import NAMES
+from tui.screens.frame import NAMES, Frame
 from tui.screens.help import Help
 from tui.screens.session import SessionScreen
 from tui.widgets.charts import Charts
@@ -94,3 +96,37 @@ async def test_series_are_as_wide_as_the_charts_of_the_screen_in_front():
         assert fits()
         await pilot.press("escape")
         await until(pilot, lambda: not isinstance(app.screen, SessionScreen) and fits())
+
+
+async def test_no_key_of_a_screen_that_has_no_widgets_yet_ends_the_dashboard(monkeypatch):
+    compose = Frame._compose
+    composes = asyncio.Event()
+
+    async def slow_compose(screen):
+        await composes.wait()
+        await compose(screen)
+
+    app = demo(appearance=Appearance(is_animated=False))
+    async with app.run_test(size=(120, 40)) as pilot:
+        await until(pilot, lambda: app.model.shown.session_ids)
+        monkeypatch.setattr(Frame, "_compose", slow_compose)
+        sessions = running(app)[:2]
+        openings = [
+            *(partial(app.action_go, name) for name in NAMES if name != app.current_mode),
+            partial(app.open_session, sessions[0]),
+            partial(app.compare, sessions),
+        ]
+        for open_it in openings:
+            composes.clear()
+            before = app.screen
+            open_it()
+            await until(pilot, lambda before=before: app.screen is not before)
+            screen = app.screen
+            assert not screen.is_mounted
+            actions = {one.action for _, one in screen._bindings}
+            assert actions
+            for action in sorted(actions):
+                await app.run_action(action, screen)
+            assert app.screen is screen
+            composes.set()
+            await until(pilot, lambda: is_whole(app))
