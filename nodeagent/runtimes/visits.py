@@ -11,7 +11,7 @@ import socket
 import struct
 import sys
 import termios
-from contextlib import asynccontextmanager, suppress
+from contextlib import asynccontextmanager, closing, suppress
 from dataclasses import asdict, dataclass
 from enum import Enum
 from pathlib import Path
@@ -42,6 +42,8 @@ _TERMINAL_BYTES: Final = 4 << 10
 _LINGER_S: Final = 1.0
 """Silence after the program's end, until output held open by its background processes is dropped."""
 _ADMITTED_WITHIN_S: Final = 5.0
+_BEGIN_AT_ONCE: Final = 8
+"""Programs that begin at one time: of more, all would take longer than a program may take to begin."""
 _SERVES_WITHIN_S: Final = 20.0
 """An ssh server has slow imports."""
 _LOOKS: Final = 10
@@ -255,6 +257,7 @@ class Visits:
         self._boot_id = boot_id
         self._doors: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
         self._zygote = SshZygote()
+        self._beginning = asyncio.Semaphore(_BEGIN_AT_ONCE)
 
     def close(self) -> None:
         """Start nothing more; running programs continue."""
@@ -263,8 +266,10 @@ class Visits:
     @asynccontextmanager
     async def started(self, folder: ReplicaFolder, order: VisitOrder) -> AsyncIterator[Visit]:
         """Start a program in a replica, while the context lasts. Raises NotAdmitted."""
-        end = await self._entered(folder, PROGRAM if order.copy is None else COPY)
-        async with joined(end, order) as visit:
+        async with self._beginning:
+            end = await self._entered(folder, PROGRAM if order.copy is None else COPY)
+            visit = await _begun(end, order)
+        with closing(visit):
             yield visit
 
     @asynccontextmanager
@@ -394,18 +399,12 @@ def _all_there(terminal: int) -> bytes:
 @asynccontextmanager
 async def joined(end: socket.socket, order: VisitOrder) -> AsyncIterator[Visit]:
     """Run the program of the visitor at the other `end`, while the context lasts. Raises NotAdmitted."""
-    try:
-        visit = await _begun(end, order)
-    except OSError as error:
-        raise NotAdmitted(error.strerror or str(error)) from error
-    try:
+    with closing(await _begun(end, order)) as visit:
         yield visit
-    finally:
-        visit.close()
 
 
 async def _begun(end: socket.socket, order: VisitOrder) -> ProcessVisit:
-    """Start the visitor's program. Raises OSError, NotAdmitted."""
+    """Start the visitor's program. Raises NotAdmitted."""
     theirs: list[int] = []
     streams: list[int] = []
     is_begun = False
@@ -444,6 +443,8 @@ async def _begun(end: socket.socket, order: VisitOrder) -> ProcessVisit:
         )
     except TimeoutError as late:
         raise NotAdmitted(f"nothing began within {_ADMITTED_WITHIN_S:g} s") from late
+    except OSError as error:
+        raise NotAdmitted(error.strerror or str(error)) from error
     finally:
         for one in [*theirs, *([] if is_begun else streams)]:
             os.close(one)
