@@ -38,6 +38,7 @@ _OVERSIZE = "larger than max", "exceeds maximum size"
 class ClientError(Exception):
     """The base class. `str()` is one sentence; `why` and `advice` are further lines, possibly empty.
 
+    Tracebacks show `why`, too.
     `retry_after_s` is set if the control plane reports a temporary error and when to retry.
     """
 
@@ -52,6 +53,8 @@ class ClientError(Exception):
         retry_after_s: float | None = None,
     ) -> None:
         super().__init__(message)
+        if why:
+            self.add_note(why)
         self.message = message
         self.reason = reason
         self.why = why
