@@ -188,7 +188,6 @@ async def test_no_place_is_lost_however_calls_end(
     monkeypatch.setattr(interceptor, "MOST_REQUESTS", 4)
     monkeypatch.setattr(interceptor, "_MOST_WAITING", 8)
     monkeypatch.setattr(anonymous, "CALLS", anonymous.Room(4, 8))
-    monkeypatch.setattr(interceptor, "REQUEST_WITHIN_S", 0.2)
     monkeypatch.setattr(anonymous, "REQUEST_WITHIN_S", 0.1)
     monkeypatch.setattr(arriving, "LATE_S", 0.001)
     few = arriving.Arriving(4 * arriving.MESSAGE_BYTES)
@@ -219,12 +218,13 @@ async def test_no_place_is_lost_however_calls_end(
             channel.stream_unary(ONE)(metadata=_metadata(tokens["member"]), timeout=60)
             for _ in range(2 * interceptor.MOST_REQUESTS)
         ]
-        others = asyncio.gather(*(some() for _ in range(AT_ONCE)))
 
         async def somebody_waits() -> bool:
             return bool(waited)
 
         await until(somebody_waits, f"all places of a user are taken; seed {seed}")
+        monkeypatch.setattr(interceptor, "REQUEST_WITHIN_S", 0.2)
+        others = asyncio.gather(*(some() for _ in range(AT_ONCE)))
         for call in held:
             call.cancel()
         await others
