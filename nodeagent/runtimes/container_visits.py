@@ -16,12 +16,13 @@ import os
 import signal
 import struct
 from collections import deque
-from contextlib import asynccontextmanager, suppress
+from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from nodeagent.engine.client import Engine, EngineError, NotThere, translated
 from nodeagent.runtimes.visits import (
+    BEGIN_AT_ONCE,
     LOOK_S,
     PIECE_BYTES,
     NotAdmitted,
@@ -85,25 +86,29 @@ class ContainerVisits:
 
     def __init__(self, socket: Path) -> None:
         self._engine = Engine(socket)
+        self._beginning = asyncio.Semaphore(BEGIN_AT_ONCE)
 
     @asynccontextmanager
     async def started(self, container: str, order: VisitOrder) -> AsyncIterator[ContainerVisit]:
         """Start a program in a container while the context lasts. Raises NotAdmitted."""
+        async with AsyncExitStack() as ends:
+            async with self._beginning:
+                visit = await self._visit(container, order)
+                ends.push_async_callback(visit.close)
+                await visit.begin(order)
+            yield visit
+
+    async def _visit(self, container: str, order: VisitOrder) -> ContainerVisit:
+        """Return a program that is about to begin. Raises NotAdmitted."""
+        has_terminal = order.terminal is not None
         try:
             made = await asyncio.to_thread(self._made, container, order)
-            streams = await _attached(self._engine, made, has_terminal=order.terminal is not None)
+            streams = await _attached(self._engine, made, has_terminal=has_terminal)
         except NotThere as error:
             raise NotAdmitted(_GONE) from error
         except (EngineError, OSError) as error:
             raise NotAdmitted(str(error)) from error
-        visit = ContainerVisit(
-            self._engine, made, *streams, has_terminal=order.terminal is not None
-        )
-        try:
-            await visit.begin(order)
-            yield visit
-        finally:
-            await visit.close()
+        return ContainerVisit(self._engine, made, *streams, has_terminal=has_terminal)
 
     def _made(self, container: str, order: VisitOrder) -> str:
         """Return the engine's id of a program not started yet. Raises EngineError."""

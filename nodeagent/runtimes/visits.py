@@ -42,7 +42,7 @@ _TERMINAL_BYTES: Final = 4 << 10
 _LINGER_S: Final = 1.0
 """Silence after the program's end, until output held open by its background processes is dropped."""
 _ADMITTED_WITHIN_S: Final = 5.0
-_BEGIN_AT_ONCE: Final = 8
+BEGIN_AT_ONCE: Final = 8
 """Programs that begin at one time: of more, all would take longer than a program may take to begin."""
 _SERVES_WITHIN_S: Final = 20.0
 """An ssh server has slow imports."""
@@ -257,7 +257,7 @@ class Visits:
         self._boot_id = boot_id
         self._doors: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
         self._zygote = SshZygote()
-        self._beginning = asyncio.Semaphore(_BEGIN_AT_ONCE)
+        self._beginning = asyncio.Semaphore(BEGIN_AT_ONCE)
 
     def close(self) -> None:
         """Start nothing more; running programs continue."""
@@ -288,15 +288,16 @@ class Visits:
         """
         if login is not None:
             host_key = login.beside(host_key)
-        end = await self._entered(folder, SSH if asking is None else CONTAINED_SSH)
-        try:
-            stand_in = await self._zygote.stand_in()
-            connection = await _served(end, host_key, stand_in, asking)
-        except TimeoutError as late:
-            self._zygote.kill()
-            raise NotAdmitted(f"nothing began within {_SERVES_WITHIN_S:g} s") from late
-        except OSError as error:
-            raise NotAdmitted(error.strerror or str(error)) from error
+        async with self._beginning:
+            end = await self._entered(folder, SSH if asking is None else CONTAINED_SSH)
+            try:
+                stand_in = await self._zygote.stand_in()
+                connection = await _served(end, host_key, stand_in, asking)
+            except TimeoutError as late:
+                self._zygote.kill()
+                raise NotAdmitted(f"nothing began within {_SERVES_WITHIN_S:g} s") from late
+            except OSError as error:
+                raise NotAdmitted(error.strerror or str(error)) from error
         try:
             yield connection
         finally:
