@@ -14,9 +14,7 @@ from controlplane.domain.boards.values import (
     DEFAULT_SETTINGS,
     BoardKind,
     BoardSettings,
-    PublicScore,
 )
-from controlplane.domain.competitions.values import CompetitionState
 from controlplane.domain.errors import (
     AlreadyExists,
     Denied,
@@ -30,6 +28,7 @@ from controlplane.domain.identity import User, UserCaller
 from controlplane.domain.policy import ALLOW, CHANGE, SEE, check_visibility, may
 from controlplane.domain.values import PartAccess, Visibility
 from controlplane.history.board_values import BoardRow
+from controlplane.history.sql.board_lists import BoardKey
 from controlplane.state.lru import LruDict
 from nsml.common.shell import shell_line
 from nsml.spec.competition_datasets import EVALUATION, TEST, TEST_SUBMIT
@@ -39,13 +38,13 @@ if TYPE_CHECKING:
 
     from controlplane.content.content import Content
     from controlplane.datasets.lookup import DatasetLookup
+    from controlplane.domain.boards.values import PublicScore
     from controlplane.history.sql.history import History
     from controlplane.history.values import DatasetListing
     from nsml.common.clock import Clock
 
 MOST_BOARDS: Final = 100
 """Boards of sessions of a user."""
-_PAGE: Final = 1_000
 _TEST_FOLDERS: Final = frozenset({TEST, TEST_SUBMIT})
 _KEPT: Final = 10_000
 
@@ -169,39 +168,19 @@ class Boards:
         Raises:
             InvalidRequest: the cursor is invalid.
         """
-        last, most = _key_in(cursor) if cursor else None, page_size(size)
-        rows = {_key_of(one): one for one in await self._history.boards.every()}
-        listings = {
-            (one.dataset.owner, one.dataset.name, int(BoardKind.DATASET)): one
-            for one in await self._listings(caller)
-        }
-        submitted = frozenset(await self._history.submissions.datasets())
-        of_sessions = [key for key, row in rows.items() if row.kind is BoardKind.METRIC]
+        after, most = _key_in(cursor) if cursor else BoardKey(), page_size(size)
         found: list[Board] = []
-        for key in sorted(one for one in (*of_sessions, *listings) if last is None or one > last):
-            row, listing = rows.get(key), listings.get(key)
-            if listing is None:
-                board = _of_row(rows[key])
-            elif row is not None or key[:2] in submitted or await self._is_evaluated(listing):
-                board = _of_dataset(listing, row)
-            else:
-                continue
-            if may(caller, SEE, board) is ALLOW:
-                found.append(board)
-            if len(found) > most:
-                return found[:most], cursor_behind(found[most - 1])
-        return found, ""
-
-    async def _listings(self, caller: UserCaller) -> list[DatasetListing]:
-        """Return the datasets that the caller sees."""
-        found: list[DatasetListing] = []
-        after = "", ""
         while True:
-            page = await self._history.catalogue.datasets(caller.user, after=after, limit=_PAGE)
-            found += page
-            if len(page) < _PAGE:
-                return found
-            after = page[-1].dataset.name, page[-1].dataset.owner
+            listed = await self._history.board_lists.page(caller.user, after=after, limit=most + 1)
+            for one in listed:
+                if one.dataset is not None and not await self._is_evaluated(one.dataset):
+                    continue
+                if len(found) == most:
+                    return found, cursor_behind(found[-1])
+                found.append(_of_row(one.row, one.visibility))
+            if len(listed) <= most:
+                return found, ""
+            after = listed[-1].key
 
     async def changeable(self, caller: UserCaller, text: str) -> Board:
         """Find a board that the caller may change; raises as `find`, and Denied."""
@@ -267,14 +246,11 @@ class Boards:
         """
         board = await self.changeable(caller, text)
         key = board.owner, board.name, board.kind
-        strictest = await self._strictest_phase(board)
         is_own = board.owner == caller.user.name
 
         def changed(row: BoardRow) -> BoardRow:
             settings = check_settings(change(row.settings, row.kind), row.kind)
             if row.kind is BoardKind.DATASET:
-                if settings.public_score < row.settings.public_score:
-                    _check_shown(settings.public_score, strictest)
                 return replace(row, settings=settings)
             team = caller.user.team if is_own else row.team
             if settings.visibility != row.visibility:
@@ -292,26 +268,12 @@ class Boards:
                 settings=board.settings,
                 created_at=board.created_at,
             )
-        row = await self._history.boards.update(key, changed, default=default)
+        row = await self._history.boards.update(key, changed, default=default, check=_check_shown)
         if row is None:
             raise NotFound(f"there is no board {text}", attempt="nsml board ls")
         if board.kind is BoardKind.DATASET:
             return replace(board, settings=row.settings)
         return _of_row(row)
-
-    async def _strictest_phase(self, board: Board) -> tuple[PublicScore, str]:
-        """Return how little the phases of open competitions show of scores of a board, and the name of one that does."""
-        if board.kind is BoardKind.METRIC:
-            return PublicScore.EXACT, ""
-        return max(
-            (
-                (phase.public_score, one.full_name)
-                for one in await self._history.competitions.every(CompetitionState.OPEN)
-                for phase in one.settings.phases
-                if (phase.dataset_owner, phase.dataset) == (board.owner, board.name)
-            ),
-            default=(PublicScore.EXACT, ""),
-        )
 
     async def remove(self, caller: UserCaller, text: str) -> Board:
         """Remove a board of sessions; raises as `changeable`, and StateConflict for one of a dataset."""
@@ -327,12 +289,12 @@ class Boards:
         return board
 
 
-def _check_shown(wanted: PublicScore, strictest: tuple[PublicScore, str]) -> None:
-    least, competition = strictest
-    if wanted < least:
+def _check_shown(before: BoardRow, after: BoardRow, shown: PublicScore, competition: str) -> None:
+    """Raise StateConflict for a board that would show more of scores than before, and than an open competition."""
+    if after.settings.public_score < min(before.settings.public_score, shown):
         raise StateConflict(
             f"the board cannot show more of scores than the open competition {competition}",
-            why=f"its phases show {least.name.lower().replace('_', '-')} alone",
+            why=f"its phases show {shown.name.lower().replace('_', '-')} alone",
         )
 
 
@@ -353,25 +315,20 @@ def _ambiguous(name: str, owners: Iterable[str]) -> InvalidRequest:
 
 def cursor_behind(board: Board) -> str:
     """Return the cursor of the page behind a board."""
-    owner, name, kind = _key_of(board)
-    return f"{owner}/{name} {kind}"
+    return f"{board.owner}/{board.name} {int(board.kind)}"
 
 
-def _key_of(board: Board | BoardRow) -> tuple[str, str, int]:
-    """Return by what boards are in order."""
-    return board.owner, board.name, int(board.kind)
-
-
-def _key_in(cursor: str) -> tuple[str, str, int]:
+def _key_in(cursor: str) -> BoardKey:
     """Return the key of the last board of the page before. Raises InvalidRequest."""
     text, _, kind = cursor.rpartition(" ")
     try:
-        return (*parse_board(text), int(BoardKind(int(kind))))
+        return BoardKey(*parse_board(text), int(BoardKind(int(kind))))
     except (InvalidRequest, ValueError):
         raise InvalidRequest("the cursor is not one of this platform's") from None
 
 
-def _of_row(row: BoardRow) -> Board:
+def _of_row(row: BoardRow, visibility: Visibility | None = None) -> Board:
+    """Return the board of a row; `visibility`: of a dataset's board that of the dataset."""
     return Board(
         kind=row.kind,
         owner=row.owner,
@@ -379,7 +336,7 @@ def _of_row(row: BoardRow) -> Board:
         settings=row.settings,
         created_at=row.created_at,
         team=row.team,
-        visibility=row.visibility,
+        visibility=row.visibility if visibility is None else visibility,
     )
 
 

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from functools import partial
 from typing import TYPE_CHECKING, Final
 
+from controlplane.core.paging import cursor_behind, key_in, page_size
 from controlplane.datasets.references import parse_dataset
-from controlplane.domain.boards.values import DEFAULT_SETTINGS, BoardKind, PublicScore
 from controlplane.domain.competitions.phases import (
     MOST_ANNOUNCEMENT_BYTES,
     changed_settings,
+    check_datasets_free,
     check_line,
     check_name,
     check_none_is_over,
@@ -44,12 +44,12 @@ from controlplane.domain.identity import Role, UserCaller
 from controlplane.domain.names import check_user
 from controlplane.domain.policy import ALLOW, CHANGE, SEE, check_visibility, may
 from controlplane.domain.values import Visibility
-from controlplane.history.board_values import BoardRow
+from controlplane.history.values import PageKey
 from controlplane.submissions.dataset_trees import trees_of
 from nsml.common.units import moment
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Iterable
+    from collections.abc import Awaitable, Callable, Collection, Iterable, Sequence
 
     from controlplane.competitions.team_quotas import TeamQuotaRecords
     from controlplane.content.content import Content
@@ -165,14 +165,24 @@ class Competitions:
             )
         return facts
 
-    async def every(self, caller: UserCaller) -> list[Competition]:
-        """List the competitions that the caller sees, the newest first."""
-        known = await self._history.competitions.of_user(caller.user.name)
-        return [
-            one
-            for one in await self._history.competitions.every()
-            if self._is_seen(caller, one, known)
-        ]
+    async def page(
+        self, caller: UserCaller, *, size: int, cursor: str
+    ) -> tuple[Sequence[Competition], str]:
+        """Return competitions that the caller sees, the newest first, and the cursor of the next page.
+
+        Raises:
+            InvalidRequest: the cursor is invalid.
+        """
+        most = page_size(size)
+        found = await self._history.competitions.seen(
+            caller.user, after=key_in(cursor), limit=most + 1
+        )
+        return found[:most], cursor_of(found[most - 1]) if len(found) > most else ""
+
+    async def newest(self, caller: UserCaller, limit: int) -> tuple[Sequence[Competition], int]:
+        """Return the newest competitions that the caller sees, and how many there are of all."""
+        found = await self._history.competitions.seen(caller.user, limit=limit)
+        return found, await self._history.competitions.count_seen(caller.user)
 
     async def create(self, caller: UserCaller, name: str, asked: Asked) -> Competition:
         """Make a competition that is not open yet.
@@ -230,10 +240,8 @@ class Competitions:
                 known.competition, settings=changed_settings(known.competition, settings, now)
             )
             await self._check_opens(after)
-        changed = await self._change(known, rule)
+        changed = await self._change(known, rule, settings.datasets)
         await self._quotas.changed(changed.competition.id)
-        if changed.competition.state is CompetitionState.OPEN:
-            await self._set_boards(changed.competition)
         return changed
 
     async def open(self, caller: UserCaller, text: str) -> Facts:
@@ -251,7 +259,6 @@ class Competitions:
             )
         check_none_is_over(known.competition, self._clock.time())
         await self._check_opens(known.competition)
-        await self._set_boards(known.competition)
 
         def rule(facts: Facts) -> Facts:
             if facts.competition.state is CompetitionState.CLOSED:
@@ -260,7 +267,7 @@ class Competitions:
             opened = replace(facts.competition, state=CompetitionState.OPEN)
             return replace(facts, competition=opened)
 
-        changed = await self._change(known, rule)
+        changed = await self._change(known, rule, known.settings.datasets)
         await self._quotas.changed(changed.competition.id)
         return changed
 
@@ -404,8 +411,15 @@ class Competitions:
             )
         return found
 
-    async def _change(self, known: Facts, rule: Callable[[Facts], Facts]) -> Facts:
-        changed = await self._history.competitions.change(known.competition.id, rule)
+    async def _change(
+        self,
+        known: Facts,
+        rule: Callable[[Facts], Facts],
+        datasets: Collection[tuple[str, str]] = (),
+    ) -> Facts:
+        changed = await self._history.competitions.change(
+            known.competition.id, rule, check=check_datasets_free, datasets=datasets
+        )
         if changed is None:
             raise NotFound(f"there is no competition {known.competition.name}")
         return changed
@@ -435,8 +449,7 @@ class Competitions:
         return replace(asked.settings, phases=tuple(phases), visibility=visibility)
 
     async def _check_opens(self, competition: Competition) -> None:
-        """Raise StateConflict if participants could not see a dataset, or another competition uses it meanwhile."""
-        others = await self._history.competitions.every(CompetitionState.OPEN)
+        """Raise StateConflict if participants could not see a dataset."""
         for phase in competition.settings.phases:
             full = f"{phase.dataset_owner}/{phase.dataset}"
             found = await self._history.catalogue.dataset(phase.dataset_owner, phase.dataset)
@@ -448,35 +461,6 @@ class Competitions:
                     why="it is private; hidden parts stay hidden when it is shared",
                     attempt=f"nsml dataset share {full} --public",
                 )
-            for other in others:
-                if other.id != competition.id and any(
-                    (one.dataset_owner, one.dataset) == (phase.dataset_owner, phase.dataset)
-                    and one.starts_at < phase.end
-                    and phase.starts_at < one.end
-                    for one in other.settings.phases
-                ):
-                    raise StateConflict(
-                        f"{other.owner}/{other.name} uses the dataset {full} at that time",
-                        why="a submission belongs to one competition",
-                    )
-
-    async def _set_boards(self, competition: Competition) -> None:
-        """Let the datasets' boards show no more of scores than the standings do."""
-        modes: dict[tuple[str, str], PublicScore] = {}
-        for phase in competition.settings.phases:
-            key = phase.dataset_owner, phase.dataset
-            modes[key] = max(modes.get(key, PublicScore.EXACT), phase.public_score)
-        for (owner, name), mode in modes.items():
-            new = BoardRow(
-                owner=owner,
-                name=name,
-                kind=BoardKind.DATASET,
-                settings=DEFAULT_SETTINGS[BoardKind.DATASET],
-                created_at=self._clock.time(),
-            )
-            await self._history.boards.update(
-                (owner, name, BoardKind.DATASET), partial(_showing_at_most, mode), default=new
-            )
 
 
 def organises(caller: UserCaller, competition: Competition) -> bool:
@@ -484,6 +468,11 @@ def organises(caller: UserCaller, competition: Competition) -> bool:
     return caller.user.role is Role.ADMIN or (
         may(caller, CHANGE, competition) is ALLOW and competition.owner_id in {"", caller.user.id}
     )
+
+
+def cursor_of(competition: Competition) -> str:
+    """Return the cursor of the page behind a competition."""
+    return cursor_behind(PageKey(competition.created_at, competition.id))
 
 
 def _check_same(checked: Competition, now: Competition) -> None:
@@ -500,11 +489,6 @@ def _why_not_final(facts: Facts, standings: Standings) -> str:
         return f"{standings.waiting} submissions are being evaluated"
     is_over = not is_held(facts.competition, standings.phase)
     return "the competition was closed before it began" if is_over else "it is not over"
-
-
-def _showing_at_most(mode: PublicScore, row: BoardRow) -> BoardRow:
-    shown = max(row.settings.public_score, mode)
-    return replace(row, settings=replace(row.settings, public_score=shown))
 
 
 def _announced(facts: Facts, text: str, now: float) -> Facts:

@@ -202,9 +202,9 @@ class _Pages:
 
     async def _index(self, viewer: UserCaller) -> str:
         now = self._clock.time()
-        seen = await self._competitions.every(viewer)
-        messages = [competition_message(one, now) for one in seen[:LISTED]]
-        further = len(seen) - len(messages)
+        newest, count = await self._competitions.newest(viewer, LISTED)
+        messages = [competition_message(one, now) for one in newest]
+        further = count - len(messages)
         return await in_own_thread(lambda: index_page(messages, now, further=further))
 
 

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+from contextlib import aclosing
 from typing import TYPE_CHECKING, Final
 
 from controlplane.access.current import require_user
 from controlplane.access.interceptor import token_of
+from controlplane.competitions.competitions import cursor_of
 from controlplane.competitions.convert import to_settings
 from controlplane.domain.competitions.values import DEFAULT_RERUN_TEAMS
 from controlplane.domain.errors import StateConflict
 from controlplane.history.board_values import board_key
+from controlplane.wire.chunking import parts_as_made
 from controlplane.wire.errors import Context, answering, streaming
 from nsml.v1 import competitions_pb2 as pb
 from nsml.v1 import competitions_pb2_grpc
@@ -112,14 +115,20 @@ class CompetitionServicer(competitions_pb2_grpc.CompetitionServiceServicer):
 
     @answering
     async def ListCompetitions(  # noqa: N802
-        self, _: pb.ListCompetitionsRequest, __: Context
+        self, request: pb.ListCompetitionsRequest, _: Context
     ) -> pb.ListCompetitionsResponse:
-        """List what the caller sees."""
+        """Return a page of what the caller sees."""
         who = require_user()
         async with self._reading.turn(who.user.name):
-            seen = await self._competitions.every(who)
-            messages = [await self._views.listed(one) for one in seen]
-        return pb.ListCompetitionsResponse(competitions=messages)
+            page, cursor = await self._competitions.page(
+                who, size=request.page_size, cursor=request.cursor
+            )
+            made = (await self._views.listed(one) for one in page)
+            async with aclosing(parts_as_made(made)) as parts:
+                messages = await anext(parts)
+        if len(messages) < len(page):
+            cursor = cursor_of(page[len(messages) - 1])
+        return pb.ListCompetitionsResponse(competitions=messages, next_cursor=cursor)
 
     @answering
     async def OpenCompetitionPage(  # noqa: N802

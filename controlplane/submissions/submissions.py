@@ -6,7 +6,7 @@ import re
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final
 
-from controlplane.core.paging import page_size
+from controlplane.core.paging import cursor_behind, key_in, page_size
 from controlplane.datasets.references import DatasetReference, parse_dataset
 from controlplane.domain.boards.submission_limits import longest_window, next_submission
 from controlplane.domain.errors import (
@@ -17,7 +17,7 @@ from controlplane.domain.errors import (
 )
 from controlplane.domain.identity import Role, UserCaller
 from controlplane.history.board_values import SubmissionRow
-from controlplane.history.values import CheckpointState, PageKey
+from controlplane.history.values import CheckpointState
 from controlplane.submissions.dataset_trees import no_dry_runs, trees_of
 from controlplane.submissions.limit_error import SubmissionLimitReached
 from nsml.common.shell import shell_line
@@ -259,7 +259,7 @@ class Submissions:
             NotFound, Denied: there is no such dataset, or it is another user's.
             InvalidRequest: the cursor.
         """
-        after, limit = _key(cursor), page_size(size)
+        after, limit = key_in(cursor), page_size(size)
         submissions = self._history.submissions
         if not board:
             page = await submissions.of_owner(caller.user.name, after=after, limit=limit)
@@ -269,7 +269,7 @@ class Submissions:
                 found.dataset.owner, found.dataset.name, after=after, limit=limit
             )
         shown = tuple(one for one in page.entries if may_see(caller, one.row))
-        return shown, f"{page.next.created_at!r} {page.next.id}" if page.next is not None else ""
+        return shown, cursor_behind(page.next) if page.next is not None else ""
 
     async def next_at(self, row: SubmissionRow) -> float:
         """When the participant may submit to the dataset again; 0.0: now."""
@@ -416,13 +416,3 @@ def _check_limits(full: str, past: PastSubmissions, settings: BoardSettings, now
 def _limit_text(limit: SubmissionLimit, kind: str, times: tuple[float, ...], now: float) -> str:
     used = sum(at + limit.window_s > now for at in times)
     return f"{used} of {limit.count} {kind}submissions in {duration_text(limit.window_s)} are used"
-
-
-def _key(cursor: str) -> PageKey | None:
-    if not cursor:
-        return None
-    at, _, submission_id = cursor.partition(" ")
-    try:
-        return PageKey(float(at), submission_id[:80])
-    except ValueError:
-        raise InvalidRequest("the cursor is not one of this platform's") from None

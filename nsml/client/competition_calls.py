@@ -16,6 +16,10 @@ if TYPE_CHECKING:
     from nsml.client.rpc import Rpc
 
 
+_PAGE = 100
+"""Each competition is counted for its list: other readers have their turn between the pages."""
+
+
 class Competitions:
     """CompetitionService."""
 
@@ -77,12 +81,16 @@ class Competitions:
 
     async def every(self) -> list[pb.Competition]:
         """Return the visible competitions, the newest first."""
-        answer = await self._rpc.unary(
-            "CompetitionService/ListCompetitions",
-            pb.ListCompetitionsRequest(),
-            pb.ListCompetitionsResponse,
-        )
-        return list(answer.competitions)
+        request = pb.ListCompetitionsRequest(page_size=_PAGE)
+        found: list[pb.Competition] = []
+        while True:
+            page = await self._rpc.unary(
+                "CompetitionService/ListCompetitions", request, pb.ListCompetitionsResponse
+            )
+            found += page.competitions
+            request.cursor = page.next_cursor
+            if not request.cursor:
+                return found
 
     async def open_page(self, competition: str) -> str:
         """Return an address of its page in a browser that signs the caller in, for one visit within a minute."""

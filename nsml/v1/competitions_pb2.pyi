@@ -274,14 +274,20 @@ class GetCompetitionResponse(_message.Message):
     def __init__(self, competition: _Optional[_Union[Competition, _Mapping]] = ..., team: _Optional[_Union[Team, _Mapping]] = ..., announcements: _Optional[_Iterable[_Union[Announcement, _Mapping]]] = ..., invitations: _Optional[_Iterable[str]] = ..., may_change: _Optional[bool] = ..., why_not: _Optional[str] = ..., statistics: _Optional[_Iterable[_Union[PhaseStatistics, _Mapping]]] = ..., teams: _Optional[_Iterable[_Union[Team, _Mapping]]] = ..., page: _Optional[str] = ..., invited: _Optional[_Iterable[str]] = ...) -> None: ...
 
 class ListCompetitionsRequest(_message.Message):
-    __slots__ = ()
-    def __init__(self) -> None: ...
+    __slots__ = ("page_size", "cursor")
+    PAGE_SIZE_FIELD_NUMBER: _ClassVar[int]
+    CURSOR_FIELD_NUMBER: _ClassVar[int]
+    page_size: int
+    cursor: str
+    def __init__(self, page_size: _Optional[int] = ..., cursor: _Optional[str] = ...) -> None: ...
 
 class ListCompetitionsResponse(_message.Message):
-    __slots__ = ("competitions",)
+    __slots__ = ("competitions", "next_cursor")
     COMPETITIONS_FIELD_NUMBER: _ClassVar[int]
+    NEXT_CURSOR_FIELD_NUMBER: _ClassVar[int]
     competitions: _containers.RepeatedCompositeFieldContainer[Competition]
-    def __init__(self, competitions: _Optional[_Iterable[_Union[Competition, _Mapping]]] = ...) -> None: ...
+    next_cursor: str
+    def __init__(self, competitions: _Optional[_Iterable[_Union[Competition, _Mapping]]] = ..., next_cursor: _Optional[str] = ...) -> None: ...
 
 class OpenCompetitionPageRequest(_message.Message):
     __slots__ = ("competition",)

@@ -190,7 +190,7 @@ class CompetitionServiceServicer:
         raise NotImplementedError('Method not implemented!')
 
     def ListCompetitions(self, request, context):
-        """The competitions that the caller sees, the newest first.
+        """A page of the competitions that the caller sees, the newest first. Errors: INVALID_ARGUMENT (the cursor).
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

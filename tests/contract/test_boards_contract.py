@@ -28,7 +28,7 @@ from controlplane.domain.boards.values import (
 from controlplane.domain.errors import LimitReached
 from controlplane.domain.identity import Role, User, UserCaller
 from controlplane.domain.policy import ALLOW, SEE, may
-from controlplane.domain.values import Visibility
+from controlplane.domain.values import PartAccess, Visibility
 from controlplane.history.board_values import (
     SUBMITTED,
     BoardMaking,
@@ -45,14 +45,18 @@ from controlplane.history.board_values import (
 )
 from controlplane.history.postgresql import open_postgresql
 from controlplane.history.sql import object_references as referring
+from controlplane.history.sql.board_lists import BoardKey
 from controlplane.history.sql.submissions import BoardMark, BoardReading, KeptUntil
 from controlplane.history.sqlite import open_history
 from controlplane.history.values import (
     Artifact,
     ArtifactState,
     Dataset,
+    DatasetParts,
+    DatasetRoot,
     KeptKind,
     Reference,
+    RootKind,
     SessionRecord,
 )
 from nsml.common.clock import SystemClock, in_thread, inline
@@ -212,11 +216,148 @@ async def test_boards_are_made_once_found_changed_and_removed(history: History) 
     of_dataset = board(kind=BoardKind.DATASET)
     await put(history, of_dataset)
     assert await boards.named("best") == (stands, of_dataset, board(owner="lee"))
-    assert await boards.every(BoardKind.DATASET) == (of_dataset,)
-    assert len(await boards.every()) == 4
 
     assert [await boards.remove("kim", "best") for _ in range(2)] == [True, False]
     assert await boards.named("best") == (of_dataset, board(owner="lee"))
+
+
+KIM, LEE, PARK = (
+    User(name=name, team=team)
+    for name, team in (("kim", "vision"), ("lee", "vision"), ("park", ""))
+)
+ROOT = User(name="root", role=Role.ADMIN)
+
+
+async def pushed(
+    history: History,
+    name: str,
+    *,
+    owner: str = "kim",
+    visibility: Visibility = Visibility.PUBLIC,
+    hidden: bool = False,
+) -> None:
+    """A dataset, with labels that are hidden or without parts."""
+    root = DatasetRoot(
+        kind=RootKind.PART, path="test/label", digest=OTHER, size_bytes=1, file_count=1
+    )
+    parts = DatasetParts(access={"test/label": PartAccess.HIDDEN}, roots=(root,))
+    await history.catalogue.put_dataset_version(
+        Dataset(owner=owner, name=name, created_at=2.5, team="vision", visibility=visibility),
+        digest=DIGEST,
+        size_bytes=1,
+        file_count=1,
+        parts=parts if hidden else None,
+    )
+
+
+async def listed(history: History, viewer: User, limit: int) -> list[list[str]]:
+    """The pages of a viewer's boards; marked are datasets that have one if they have an evaluation."""
+    pages: list[list[str]] = []
+    after = BoardKey()
+    while True:
+        found = await history.board_lists.page(viewer, after=after, limit=limit)
+        pages.append(
+            [f"{one.row.owner}/{one.row.name}{'?' if one.dataset else ''}" for one in found]
+        )
+        if len(found) < limit:
+            return pages
+        after = found[-1].key
+
+
+async def test_boards_are_listed_by_key_and_only_datasets_that_may_have_one(
+    history: History,
+) -> None:
+    private, team, public = (replace(SETTINGS, visibility=one) for one in Visibility)
+    for owner, name, settings in (
+        *(("kim", "acc", public), ("kim", "digits", private), ("kim", "z", team)),
+        *(("lee", "acc", private), ("sam", "acc", public)),
+    ):
+        await put(history, board(name, owner=owner, settings=settings))
+    for name, owner in (("digits", "kim"), ("bare", "kim"), ("gone", "kim"), ("mnist", "lee")):
+        await pushed(history, name, owner=owner)
+    await pushed(history, "labels", hidden=True)
+    await pushed(history, "own", hidden=True, visibility=Visibility.PRIVATE)
+    await pushed(history, "tried", owner="lee")
+    for name in ("digits", "gone"):  # a setting was changed
+        await put(history, board(name, kind=BoardKind.DATASET))
+    await history.catalogue.remove_dataset("kim", "gone", at=3.0)
+    await add(history, 1)
+    await add(history, 2, dataset="tried", is_test=True)
+    every = [
+        *("kim/acc", "kim/digits", "kim/digits", "kim/labels?", "kim/own?", "kim/z"),
+        *("lee/acc", "lee/mnist", "sam/acc"),
+    ]
+    hidden_from_lee = {"kim/own?"}
+    hidden_from_park = {"kim/own?", "kim/z", "lee/acc"}
+    for viewer, seen in (
+        (ROOT, every),
+        (KIM, [one for one in every if one != "lee/acc"]),
+        (LEE, [one for one in (*every[:1], *every[2:]) if one not in hidden_from_lee]),
+        (PARK, [one for one in (*every[:1], *every[2:]) if one not in hidden_from_park]),
+    ):
+        for limit in range(1, len(seen) + 2):
+            pages = await listed(history, viewer, limit)
+            assert [one for page in pages for one in page] == seen, (viewer, limit)
+            assert {len(page) for page in pages[:-1]} <= {limit}
+
+    found = {
+        one.key: one for one in await history.board_lists.page(ROOT, after=BoardKey(), limit=99)
+    }
+    assert [key for key in found if key[:2] == ("kim", "digits")] == [
+        ("kim", "digits", BoardKind.METRIC),
+        ("kim", "digits", BoardKind.DATASET),
+    ]
+    of_sessions = found[BoardKey("lee", "acc", BoardKind.METRIC)]
+    assert of_sessions.row == await history.boards.get("lee", "acc", BoardKind.METRIC)
+    assert (of_sessions.visibility, of_sessions.dataset) == (Visibility.PRIVATE, None)
+    own = found[BoardKey("kim", "own", BoardKind.DATASET)]
+    assert own.dataset == await history.catalogue.dataset("kim", "own")
+    assert (own.row.settings, own.row.created_at, own.row.team, own.visibility) == (
+        *(DEFAULT_SETTINGS[BoardKind.DATASET], 2.5, "vision"),
+        Visibility.PRIVATE,
+    )
+    changed = found[BoardKey("kim", "digits", BoardKind.DATASET)]
+    assert (changed.row.settings, changed.row.created_at, changed.visibility) == (
+        *(SETTINGS, 2.5),
+        Visibility.PUBLIC,
+    )
+
+
+async def test_a_page_of_boards_reads_no_more_of_a_larger_platform() -> None:
+    """SQLite counts its steps; PostgreSQL has the same keys."""
+    history = await open_history(":memory:", clock=SystemClock(), run=inline)
+    steps = 0
+
+    def count() -> int:
+        nonlocal steps
+        steps += 1
+        return 0
+
+    async def read() -> int:
+        nonlocal steps
+        steps = 0
+        for after in (BoardKey(), BoardKey("m", "b", BoardKind.METRIC)):
+            found = await history.board_lists.page(PARK, after=after, limit=10)
+            assert len(found) == 10
+        return steps
+
+    async def fill(name: str) -> None:
+        for owner in ("a", "z"):
+            await put(history, board(name, owner=owner))
+            await pushed(history, name, owner=owner)
+            await put(history, board(name, owner=owner, kind=BoardKind.DATASET))
+
+    for number in range(10):
+        await fill(f"b{number}")
+    history._database._writer.set_progress_handler(count, 1)
+    before = await read()
+    history._database._writer.set_progress_handler(None, 1)
+    for number in range(10, 200):
+        await fill(f"b{number}")
+    history._database._writer.set_progress_handler(count, 1)
+    assert before > 100
+    assert await read() < 1.5 * before
+    await history.close()
 
 
 async def test_settings_change_in_one_step(history: History) -> None:
@@ -452,7 +593,6 @@ async def test_submissions_are_listed_in_pages_with_their_scores(history: Histor
     assert await submissions.entry("u3") == entries[2]
     assert await submissions.entry("u9") is None
     assert await submissions.known({"u3", "u9"}) == {"u3"}
-    assert await submissions.datasets() == (("lee", "mnist"),)
 
 
 async def test_ids_are_found_by_their_beginning_among_what_a_user_may_see(
@@ -791,7 +931,7 @@ async def test_boards_and_submissions_are_in_backups(history: History) -> None:
     batches = [batch async for batch in history.dump()]
     other = await open_history(":memory:", clock=SystemClock(), run=inline)
     await other.load(batches)
-    assert await other.boards.every() == (board(),)
+    assert await other.boards.named("best") == (board(),)
     assert await other.submissions.scores_of("u1") == await history.submissions.scores_of("u1")
     assert await other.submissions.entry("u1") == await history.submissions.entry("u1")
     assert await other.submissions.evaluation("lee", "mnist") == EvaluationState(1, 2, 0, 1)

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import asyncio
 import json
+import threading
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from controlplane.domain.boards.values import (
+    DEFAULT_SETTINGS,
     UNFINISHED,
+    BoardKind,
     PublicScore,
     SubmissionLimit,
     SubmissionState,
@@ -30,18 +33,20 @@ from controlplane.domain.competitions.values import (
     Team,
     participant_key,
 )
-from controlplane.domain.errors import AlreadyExists
-from controlplane.domain.identity import User
+from controlplane.domain.errors import AlreadyExists, StateConflict
+from controlplane.domain.identity import Role, User
 from controlplane.domain.values import Visibility
-from controlplane.history.board_values import PastSubmissions, ScoreRow, SubmissionRow
+from controlplane.history.board_values import BoardRow, PastSubmissions, ScoreRow, SubmissionRow
 from controlplane.history.competition_values import decode_settings, encode_settings
 from controlplane.history.postgresql import open_postgresql
 from controlplane.history.sql.competitions import Merging
 from controlplane.history.sqlite import open_history
+from controlplane.history.values import PageKey
 from nsml.common.clock import SystemClock, in_thread, inline
+from tests.contract.store_engines import until
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator
+    from collections.abc import AsyncIterator, Callable
     from pathlib import Path
 
     from controlplane.history.sql.history import History
@@ -155,12 +160,54 @@ async def test_one_of_a_name_per_owner(history: History) -> None:
     assert await competitions.create(competition(2, state=CompetitionState.DRAFT))
     other = competition(3, owner="lee", name="cup-1")
     assert await competitions.create(other)
-    assert [one.id for one in await competitions.every()] == ["c3", "c2", "c1"]
+    assert [one.id for one in await competitions.every(CompetitionState.OPEN)] == ["c3", "c1"]
     assert [one.id for one in await competitions.every(CompetitionState.DRAFT)] == ["c2"]
     assert await competitions.named("cup-1") == (competition(), other)
     assert await competitions.named("cup-1", "lee") == (other,)
     assert await competitions.get("c1") == competition()
     assert (await competitions.get("c9"), await competitions.facts("c9")) == (None, None)
+
+
+async def test_those_that_a_user_sees_are_listed_newest_first(history: History) -> None:
+    """As many as are asked for, whatever the user does not see."""
+    competitions = history.competitions
+    draft = CompetitionState.DRAFT
+    private, team, public = (replace(SETTINGS, visibility=one) for one in Visibility)
+    for made in (
+        competition(1, settings=public),
+        competition(2, settings=team, created_at=1.0),  # at the same instant
+        competition(3, settings=private, created_at=1.0),
+        competition(4, settings=public, state=draft),
+        competition(5, settings=private, state=draft),
+        competition(6, settings=public, state=CompetitionState.CLOSED, owner="sam", team="audio"),
+        competition(7, settings=private, owner="sam", owner_id="s1"),
+        competition(8, settings=public, state=draft, owner_id="k0"),  # an earlier user of this name
+        competition(9, settings=public, state=draft, owner_id=""),
+    ):
+        assert await competitions.create(made)
+    await competitions.change("c7", filled)  # lee and park take part
+    await competitions.change("c5", lambda facts: invite(facts, ["eve"], ""))
+    for viewer, seen in (
+        (User(name="root", role=Role.ADMIN), [9, 8, 7, 6, 5, 4, 3, 2, 1]),
+        (User(name="kim", id="k1"), [9, 6, 5, 4, 3, 2, 1]),
+        (User(name="lee", id="other", team="vision"), [7, 6, 2, 1]),
+        (User(name="eve", team="audio"), [6, 5, 1]),
+        (User(name="max"), [6, 1]),
+        (User(name=""), [6, 1]),
+    ):
+        assert await competitions.count_seen(viewer) == len(seen)
+        for limit in range(1, len(seen) + 2):
+            found: list[str] = []
+            after: PageKey | None = None
+            while True:
+                page = await competitions.seen(viewer, after=after, limit=limit)
+                found += [one.id for one in page]
+                if len(page) < limit:
+                    break
+                after = PageKey(page[-1].created_at, page[-1].id)
+            assert found == [f"c{number}" for number in seen], (viewer, limit)
+    [first, *_] = await competitions.seen(User(name="kim", id="k1"), limit=2)
+    assert first == await competitions.get("c9")
 
 
 async def test_what_a_rule_returns_is_stored(history: History) -> None:
@@ -238,6 +285,158 @@ async def test_a_rule_that_refuses_changes_nothing(history: History) -> None:
     assert before is not None
     assert stored is not None
     assert stored.teams == before.teams
+
+
+BOARD = "kim", "digits", BoardKind.DATASET
+DEFAULT_BOARD = BoardRow(
+    owner="kim",
+    name="digits",
+    kind=BoardKind.DATASET,
+    settings=DEFAULT_SETTINGS[BoardKind.DATASET],
+    created_at=1.0,
+)
+
+
+def opened(facts: Facts) -> Facts:
+    return replace(facts, competition=replace(facts.competition, state=CompetitionState.OPEN))
+
+
+def showing(mode: PublicScore) -> Callable[[BoardRow], BoardRow]:
+    return lambda row: replace(row, settings=replace(row.settings, public_score=mode))
+
+
+def refuse_more(_: BoardRow, after: BoardRow, shown: PublicScore, competition: str) -> None:
+    if after.settings.public_score < shown:
+        raise StateConflict(competition)
+
+
+async def shown_by(history: History, *, name: str = "digits") -> PublicScore:
+    row = await history.boards.get("kim", name, BoardKind.DATASET)
+    assert row is not None
+    return row.settings.public_score
+
+
+async def test_boards_show_no_more_than_the_open_competitions_with_their_datasets(
+    history: History,
+) -> None:
+    boards, competitions = history.boards, history.competitions
+    await competitions.create(competition(state=CompetitionState.DRAFT))
+    asked: list[tuple[PublicScore, str]] = []
+
+    def check(before: BoardRow, after: BoardRow, *shown: Any) -> None:
+        assert after == showing(PublicScore.EXACT)(before)
+        asked.append(shown)
+
+    exact = showing(PublicScore.EXACT)
+    await boards.update(BOARD, exact, default=DEFAULT_BOARD, check=check)
+    assert asked == [(PublicScore.EXACT, "")]  # it is a draft
+    await competitions.change("c1", opened)
+    assert await shown_by(history) is PublicScore.LADDER
+    with pytest.raises(StateConflict, match="kim/cup-1"):
+        await boards.update(BOARD, exact, check=refuse_more)
+    assert await shown_by(history) is PublicScore.LADDER
+    # A board of sessions of that name has nothing to do with it.
+    of_sessions = *BOARD[:2], BoardKind.METRIC
+    sessions = replace(DEFAULT_BOARD, kind=BoardKind.METRIC)
+    assert await boards.update(of_sessions, exact, default=sessions, check=refuse_more)
+
+    def with_another_dataset(facts: Facts) -> Facts:
+        phase = replace(PHASE, name="three", dataset="letters", starts_at=50.0, ends_at=60.0)
+        settings = replace(SETTINGS, phases=(*SETTINGS.phases, phase))
+        return replace(facts, competition=replace(facts.competition, settings=settings))
+
+    await competitions.change("c1", with_another_dataset, datasets=[("kim", "letters")])
+    assert await shown_by(history, name="letters") is PublicScore.LADDER
+    await competitions.change(
+        "c1",
+        lambda facts: replace(
+            facts, competition=replace(facts.competition, state=CompetitionState.CLOSED)
+        ),
+    )
+    assert await boards.update(BOARD, exact, check=refuse_more)
+    assert await shown_by(history) is PublicScore.EXACT
+
+
+async def test_what_opens_is_checked_against_what_is_open(history: History) -> None:
+    competitions = history.competitions
+    elsewhere = replace(SETTINGS, phases=(replace(PHASE, dataset="letters"),))
+    for made in (
+        competition(1, state=CompetitionState.DRAFT),
+        competition(2),
+        competition(3, settings=elsewhere),
+        competition(4, state=CompetitionState.CLOSED),
+    ):
+        await competitions.create(made)
+    asked: list[tuple[str, list[str]]] = []
+
+    def check(changed: Competition, others: tuple[Competition, ...]) -> None:
+        assert changed.state is CompetitionState.OPEN
+        asked.append((changed.id, [one.id for one in others]))
+        raise StateConflict("no")
+
+    with pytest.raises(StateConflict):
+        await competitions.change("c1", opened, check=check)
+    assert asked == [("c1", ["c2"])]
+    assert await competitions.get("c1") == competition(1, state=CompetitionState.DRAFT)
+    assert await history.boards.get(*BOARD) is None
+    # Not of a change of its teams, nor of one that is not open.
+    await competitions.change("c2", filled, check=check)
+    note = (Announcement(number=1, text="over", at=12.0),)
+    await competitions.change("c4", lambda facts: replace(facts, announcements=note), check=check)
+    assert len(asked) == 1
+
+
+@pytest.mark.parametrize("first", ["board", "competition"])
+async def test_a_board_is_changed_at_one_control_plane_while_a_competition_opens_at_another(
+    emptied_database: Any, first: str
+) -> None:
+    """Whichever begins first, the other one waits for it and sees what it stored."""
+    one, other = [await open_postgresql(emptied_database, clock=SystemClock()) for _ in range(2)]
+    begun, go_on = threading.Event(), threading.Event()
+
+    def held(change: Callable[[Any], Any]) -> Callable[[Any], Any]:
+        def work(before: Any) -> Any:
+            begun.set()
+            go_on.wait(60)
+            return change(before)
+
+        return work
+
+    async def show_all(by: History, wrapped: Callable[[Any], Any] = lambda one: one) -> None:
+        change = wrapped(showing(PublicScore.EXACT))
+        await by.boards.update(BOARD, change, default=DEFAULT_BOARD, check=refuse_more)
+
+    async def open_it(by: History, wrapped: Callable[[Any], Any] = lambda one: one) -> None:
+        await by.competitions.change("c1", wrapped(opened))
+
+    async def waits_or_is_over() -> bool:
+        if following.done():
+            return True
+        query = "SELECT count(*) FROM pg_locks WHERE NOT granted AND locktype = 'advisory'"
+        return bool(await one._database.read(lambda line: line.execute(query).fetchone()[0]))
+
+    try:
+        await one.competitions.create(competition(state=CompetitionState.DRAFT))
+        begin, follow = (show_all, open_it) if first == "board" else (open_it, show_all)
+        holding = asyncio.create_task(begin(one, held))
+        await asyncio.to_thread(begun.wait, 60)
+        following = asyncio.create_task(follow(other))
+        await until(waits_or_is_over)
+        go_on.set()
+        await holding
+        if first == "board":
+            await following
+        else:
+            with pytest.raises(StateConflict, match="kim/cup-1"):
+                await following
+        assert await shown_by(one) is PublicScore.LADDER
+        found = await one.competitions.get("c1")
+        assert found is not None
+        assert found.state is CompetitionState.OPEN
+    finally:
+        go_on.set()
+        await one.close()
+        await other.close()
 
 
 async def test_of_two_who_take_a_name_one_gets_it(history: History) -> None:

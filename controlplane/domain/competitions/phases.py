@@ -10,6 +10,7 @@ from itertools import pairwise
 from typing import TYPE_CHECKING, Final
 
 from controlplane.domain.boards.settings import MOST_SUBMISSIONS, MOST_WINDOW_S
+from controlplane.domain.boards.values import PublicScore
 from controlplane.domain.competitions.values import CompetitionState
 from controlplane.domain.errors import InvalidRequest, StateConflict
 
@@ -207,6 +208,40 @@ def changed_settings(
             if one.starts_at <= now:
                 _check_begun(competition, one, after.get(one.name), now)
     return check_settings(changed)
+
+
+def scores_shown(
+    competitions: Iterable[Competition], dataset: tuple[str, str]
+) -> tuple[PublicScore, str]:
+    """Return how little phases on a dataset (owner and name) show of scores, and the full name of a competition that does.
+
+    Without such a phase: EXACT and "".
+    """
+    return max(
+        (
+            (phase.public_score, one.full_name)
+            for one in competitions
+            for phase in one.settings.phases
+            if (phase.dataset_owner, phase.dataset) == dataset
+        ),
+        default=(PublicScore.EXACT, ""),
+    )
+
+
+def check_datasets_free(competition: Competition, others: Iterable[Competition]) -> None:
+    """Raise StateConflict if another open competition uses a dataset in the time of a phase."""
+    for other in others:
+        for phase in competition.settings.phases:
+            if any(
+                (one.dataset_owner, one.dataset) == (phase.dataset_owner, phase.dataset)
+                and one.starts_at < phase.end
+                and phase.starts_at < one.end
+                for one in other.settings.phases
+            ):
+                raise StateConflict(
+                    f"{other.full_name} uses the dataset {phase.dataset_owner}/{phase.dataset} at that time",
+                    why="a submission belongs to one competition",
+                )
 
 
 def has_same_phases(one: CompetitionSettings, other: CompetitionSettings) -> bool:

@@ -70,6 +70,11 @@ class CompetitionSettings:
     gpu_thousandths: int = 0
     visibility: Visibility = Visibility.PRIVATE
 
+    @property
+    def datasets(self) -> frozenset[tuple[str, str]]:
+        """Owner and name of each phase's dataset."""
+        return frozenset((one.dataset_owner, one.dataset) for one in self.phases)
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Competition:

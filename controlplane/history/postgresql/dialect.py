@@ -50,6 +50,10 @@ class PostgresDialect:
         """See Dialect."""
         return f"strpos({column}, :{name}) > 0"
 
+    def number_in(self, column: str, key: str) -> str:
+        """See Dialect."""
+        return f"CAST(CAST({column} AS json) ->> '{key}' AS integer)"
+
     def any_text(self, text: str) -> Any:
         """See Dialect. As bytes: PostgreSQL's texts cannot have the character NUL."""
         return text.encode()

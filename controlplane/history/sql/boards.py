@@ -4,10 +4,12 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from operator import itemgetter
 from typing import TYPE_CHECKING, Any, Final
 
-from controlplane.domain.boards.values import BoardKind
+from controlplane.domain.boards.values import DEFAULT_SETTINGS, BoardKind
+from controlplane.domain.competitions.phases import scores_shown
 from controlplane.history.board_values import (
     BoardMaking,
     BoardRow,
@@ -15,12 +17,15 @@ from controlplane.history.board_values import (
     decode_settings,
     encode_settings,
 )
+from controlplane.history.sql.competition_rows import open_with
 from controlplane.history.sql.queries import RowType, change, select, select_one
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from controlplane.history.sql.interface import Connection, Database
+    from controlplane.domain.boards.values import PublicScore
+    from controlplane.domain.competitions.values import Competition
+    from controlplane.history.sql.interface import Connection, Database, Dialect
 
 _BOARD: Final = RowType(BoardRow)
 _INSERT: Final = _BOARD.insert("boards")
@@ -65,23 +70,31 @@ class SqlBoards:
         change_row: Callable[[BoardRow], BoardRow],
         *,
         default: BoardRow | None = None,
+        check: Callable[[BoardRow, BoardRow, PublicScore, str], None] | None = None,
     ) -> BoardRow | None:
         """Change settings and team of a board in one transaction; None: there is none, and no `default` to begin with.
 
-        `key`: its owner, name and kind. An exception of `change_row` is raised, and nothing is changed.
+        An exception of `change_row` or `check` is raised, and nothing is changed.
+
+        Args:
+            key: its owner, name and kind.
+            change_row: returns the changed board.
+            default: the board if there is none.
+            check: of a dataset's board, called with the board before and after, and with `scores_shown` of the
+                competitions that are open until the change is stored.
         """
         owner, name, kind = key
-        lock = self._database.dialect.for_update
+        dialect = self._database.dialect
 
         def work(connection: Connection) -> BoardRow | None:
-            found = connection.execute(
-                f"{_SELECT} WHERE owner = ? AND name = ? AND kind = ?{lock}",
-                (owner, name, int(kind)),
-            ).fetchone()
-            row = default if found is None else _read(found)
+            row = _locked(connection, dialect, key) or default
             if row is None:
                 return None
             changed = change_row(row)
+            if check is not None and kind is BoardKind.DATASET:
+                dataset = owner, name
+                shown = scores_shown(open_with(connection, {dataset}), dataset)
+                check(row, changed, *shown)
             connection.execute(_CHANGE, _values(changed))
             return changed
 
@@ -108,13 +121,6 @@ class SqlBoards:
             > 0
         )
 
-    async def every(self, kind: BoardKind | None = None) -> tuple[BoardRow, ...]:
-        """List all boards, or of a kind, by owner, name and kind."""
-        where, values = ("", ()) if kind is None else (" WHERE kind = ?", (int(kind),))
-        return await select(
-            self._database, f"{_SELECT}{where} ORDER BY owner, name, kind", values, _read
-        )
-
     async def named(self, name: str) -> tuple[BoardRow, ...]:
         """List the boards of a name, by owner and kind."""
         return await select(
@@ -130,6 +136,38 @@ class SqlBoards:
             itemgetter(0),
         )
         return int(count)
+
+
+def show_no_more(connection: Connection, dialect: Dialect, competition: Competition) -> None:
+    """Let the boards of a competition's datasets show no more of scores than its phases do; part of a larger transaction.
+
+    The transaction touches `board_key` of each.
+    """
+    for owner, name in sorted(competition.settings.datasets):
+        mode, _ = scores_shown([competition], (owner, name))
+        known = _locked(connection, dialect, (owner, name, BoardKind.DATASET))
+        row = known or BoardRow(
+            owner=owner,
+            name=name,
+            kind=BoardKind.DATASET,
+            settings=DEFAULT_SETTINGS[BoardKind.DATASET],
+            created_at=competition.created_at,
+        )
+        shown = max(row.settings.public_score, mode)
+        changed = replace(row, settings=replace(row.settings, public_score=shown))
+        if changed != known:
+            connection.execute(_CHANGE, _values(changed))
+
+
+def _locked(
+    connection: Connection, dialect: Dialect, key: tuple[str, str, BoardKind]
+) -> BoardRow | None:
+    owner, name, kind = key
+    found = connection.execute(
+        f"{_SELECT} WHERE owner = ? AND name = ? AND kind = ?{dialect.for_update}",
+        (owner, name, int(kind)),
+    ).fetchone()
+    return None if found is None else _read(found)
 
 
 def delete_board(connection: Connection, owner: str, name: str) -> None:

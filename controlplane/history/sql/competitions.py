@@ -27,19 +27,23 @@ from controlplane.domain.competitions.values import (
     Team,
     participant_key,
 )
+from controlplane.domain.identity import Role
+from controlplane.domain.policy import CHANGE, SEE
 from controlplane.history.board_values import board_key
-from controlplane.history.competition_values import decode_settings, encode_settings
+from controlplane.history.competition_values import encode_settings
+from controlplane.history.sql.boards import show_no_more
+from controlplane.history.sql.competition_rows import COMPETITION, SELECT, open_with
 from controlplane.history.sql.queries import RowType, select, select_one
 from controlplane.history.sql.submissions import NEXT_CHANGE, SHOWN
+from controlplane.history.sql.visible import may_condition, viewer_parameters
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Sequence
 
     from controlplane.domain.competitions.values import Phase
+    from controlplane.domain.identity import User
     from controlplane.history.sql.interface import Connection, Database
-
-_COMPETITION: Final = RowType(Competition, state=CompetitionState, settings=decode_settings)
-_SELECT: Final = f"SELECT {_COMPETITION.columns} FROM competitions"
+    from controlplane.history.values import PageKey
 
 
 class _Part(NamedTuple):
@@ -97,20 +101,70 @@ class SqlCompetitions:
                 (competition.owner, competition.name),
             ).fetchone():
                 return False
-            connection.execute(_COMPETITION.insert("competitions"), _values(competition))
+            connection.execute(COMPETITION.insert("competitions"), _values(competition))
             return True
 
         return await self._database.write(work, touches={competition.id})
 
-    async def every(self, state: CompetitionState | None = None) -> tuple[Competition, ...]:
-        """List all competitions, or of a state, the newest first."""
-        where, values = ("", ()) if state is None else (" WHERE state = ?", (int(state),))
+    async def every(self, state: CompetitionState) -> tuple[Competition, ...]:
+        """List the competitions of a state, the newest first."""
         return await select(
             self._database,
-            f"{_SELECT}{where} ORDER BY created_at DESC, id",
-            values,
-            _COMPETITION.read,
+            f"{SELECT} WHERE state = ? ORDER BY created_at DESC, id DESC",
+            (int(state),),
+            COMPETITION.read,
         )
+
+    async def seen(
+        self, viewer: User, *, after: PageKey | None = None, limit: int
+    ) -> tuple[Competition, ...]:
+        """List competitions that a user sees, newest first by (created_at, id).
+
+        Seen by all whom its visibility names once it was opened, and always by administrators, its organiser, its
+        participants and those invited.
+
+        Args:
+            viewer: the user.
+            after: key of the last one of the previous page.
+            limit: most rows.
+        """
+        behind = "" if after is None else " AND (c.created_at, c.id) < (:created_at, :id)"
+        return await select(
+            self._database,
+            f"SELECT {COMPETITION.columns} FROM {self._seen(viewer)}{behind}"
+            " ORDER BY c.created_at DESC, c.id DESC LIMIT :limit",
+            {
+                **_viewer(viewer),
+                **({} if after is None else after._asdict()),
+                "limit": limit,
+            },
+            COMPETITION.read,
+        )
+
+    async def count_seen(self, viewer: User) -> int:
+        """Count the competitions that a user sees."""
+        [count] = await select(
+            self._database,
+            f"SELECT count(*) FROM {self._seen(viewer)}",
+            _viewer(viewer),
+            lambda row: int(row[0]),
+        )
+        return count
+
+    def _seen(self, viewer: User) -> str:
+        """The rows `c` that a user sees, and the beginning of further conditions; takes the parameters of `_viewer`."""
+        visibility = self._database.dialect.number_in("settings", "visibility")
+        rules = [
+            f"({may_condition('c', viewer, CHANGE)} AND c.owner_id IN ('', :viewer_id))",
+            f"(c.state <> {int(CompetitionState.DRAFT)} AND {may_condition('c', viewer, SEE)})",
+            *(
+                f"EXISTS (SELECT 1 FROM {table} u WHERE u.competition_id = c.id"
+                " AND u.user_name = :viewer_name)"
+                for table in ("competition_members", "competition_invitations")
+            ),
+        ]
+        seen = "true" if viewer.role is Role.ADMIN else f"({' OR '.join(rules)})"
+        return f"(SELECT competitions.*, {visibility} AS visibility FROM competitions) AS c WHERE {seen}"
 
     async def count_of(self, owner: str) -> int:
         """Count the competitions of an owner."""
@@ -127,9 +181,9 @@ class SqlCompetitions:
         where, values = ("", (name,)) if not owner else (" AND owner = ?", (name, owner))
         return await select(
             self._database,
-            f"{_SELECT} WHERE name = ?{where} ORDER BY owner",
+            f"{SELECT} WHERE name = ?{where} ORDER BY owner",
             values,
-            _COMPETITION.read,
+            COMPETITION.read,
         )
 
     async def of_user(self, user_name: str) -> frozenset[str]:
@@ -171,7 +225,7 @@ class SqlCompetitions:
     async def get(self, competition_id: str) -> Competition | None:
         """Return a competition; None: there is none."""
         return await select_one(
-            self._database, f"{_SELECT} WHERE id = ?", (competition_id,), _COMPETITION.read
+            self._database, f"{SELECT} WHERE id = ?", (competition_id,), COMPETITION.read
         )
 
     async def facts(self, competition_id: str) -> Facts | None:
@@ -184,22 +238,39 @@ class SqlCompetitions:
         rule: Callable[[Facts], Facts],
         *,
         merging: Callable[[Facts, Facts], Merging | None] | None = None,
+        check: Callable[[Competition, tuple[Competition, ...]], None] | None = None,
+        datasets: Collection[tuple[str, str]] = (),
     ) -> Facts | None:
-        """Apply a rule in one transaction; None: there is no such competition. What the rule raises is raised.
+        """Apply a rule in one transaction; None: there is no such competition.
 
-        `merging` says, from the facts before and after, which submissions get another team.
+        What `rule` or `check` raises is raised, and nothing is changed. If the competition is open after it, the boards of
+        its datasets show no more of scores than its phases do.
+
+        Args:
+            competition_id: its id.
+            rule: returns the facts after the change.
+            merging: says, from the facts before and after, which submissions get another team.
+            check: called with a competition that is open after the change with another state or settings, and with the
+                other open ones that use one of its datasets.
+            datasets: owner and name of those of phases that the rule adds.
         """
         touched: set[str] = {competition_id}
-        lock = self._database.dialect.for_update
+        dialect = self._database.dialect
 
         def work(connection: Connection) -> Facts | None:
             connection.execute(
-                f"SELECT id FROM competitions WHERE id = ?{lock}", (competition_id,)
+                f"SELECT id FROM competitions WHERE id = ?{dialect.for_update}", (competition_id,)
             ).fetchone()
             before = _facts(connection, competition_id)
             if before is None:
                 return None
             after = rule(before)
+            changed = after.competition
+            if changed.state is CompetitionState.OPEN and changed != before.competition:
+                if check is not None:
+                    used = open_with(connection, changed.settings.datasets)
+                    check(changed, tuple(one for one in used if one.id != competition_id))
+                show_no_more(connection, dialect, changed)
             _store(connection, before, after)
             moved = merging(before, after) if merging is not None else None
             if moved is not None:
@@ -207,8 +278,8 @@ class SqlCompetitions:
             return after
 
         known = await self.get(competition_id)
-        for phase in known.settings.phases if known is not None else ():
-            touched.add(board_key(phase.dataset_owner, phase.dataset))
+        for dataset in {*datasets, *(known.settings.datasets if known is not None else ())}:
+            touched.add(board_key(*dataset))
         return await self._database.write(work, touches=touched)
 
     async def remove(self, competition_id: str) -> bool:
@@ -322,6 +393,10 @@ class SqlCompetitions:
         return await self._database.read(work)
 
 
+def _viewer(viewer: User) -> dict[str, Any]:
+    return {**viewer_parameters(viewer), "viewer_id": viewer.id}
+
+
 def _submission(row: Sequence[Any], *, baselines: frozenset[str]) -> PhaseSubmission:
     name, owner, team, submitted_at, ended_at, state, session_id, gpu_seconds, digest = row[:9]
     score_state, score, private, error, rows = row[9:]
@@ -346,7 +421,7 @@ def _submission(row: Sequence[Any], *, baselines: frozenset[str]) -> PhaseSubmis
 
 
 def _facts(connection: Connection, competition_id: str) -> Facts | None:
-    row = connection.execute(f"{_SELECT} WHERE id = ?", (competition_id,)).fetchone()
+    row = connection.execute(f"{SELECT} WHERE id = ?", (competition_id,)).fetchone()
     if row is None:
         return None
     parts: dict[str, Any] = {}
@@ -357,7 +432,7 @@ def _facts(connection: Connection, competition_id: str) -> Facts | None:
             (competition_id,),
         ).fetchall()
         parts[name] = tuple(part.rows.read(one) for one in found)
-    return Facts(competition=_COMPETITION.read(row), **parts)
+    return Facts(competition=COMPETITION.read(row), **parts)
 
 
 def _store(connection: Connection, before: Facts, after: Facts) -> None:
@@ -408,7 +483,7 @@ def _move(connection: Connection, competition_id: str, moved: Merging) -> None:
 
 def _values(competition: Competition) -> dict[str, Any]:
     return {
-        **_COMPETITION.values(competition),
+        **COMPETITION.values(competition),
         "settings": encode_settings(competition.settings),
         "state": int(competition.state),
     }

@@ -157,7 +157,7 @@ class SqlDatasets(SqlDatasetParts, SqlDatasetLineage):
     async def dataset(self, owner: str, name: str, number: int = 0) -> DatasetListing | None:
         """Return a dataset with a version, 0 for the newest; None if missing or removed."""
         return await self._database.read(
-            lambda connection: _full_listing(connection, owner, name, number)
+            lambda connection: full_listing(connection, owner, name, number)
         )
 
     async def datasets(
@@ -576,9 +576,10 @@ def _listing(connection: Connection, owner: str, name: str, number: int) -> Data
     return None if row is None else _dataset_listing(row)
 
 
-def _full_listing(
-    connection: Connection, owner: str, name: str, number: int
+def full_listing(
+    connection: Connection, owner: str, name: str, number: int = 0
 ) -> DatasetListing | None:
+    """See SqlDatasets.dataset; part of a larger transaction."""
     row = _row(connection, _FULL_LISTING, owner, name, number)
     if row is None:
         return None

@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Protocol
 
 from controlplane.history.sql import portable
 from controlplane.history.sql.artifacts import SqlArtifacts
+from controlplane.history.sql.board_lists import SqlBoardLists
 from controlplane.history.sql.boards import SqlBoards
 from controlplane.history.sql.catalogue import SqlCatalogue
 from controlplane.history.sql.checkpoint_marks import SqlCheckpointMarks
@@ -76,6 +77,7 @@ class History:
         self.kept = SqlKept(database)
         self.restores = SqlRestores(database)
         self.boards = SqlBoards(database)
+        self.board_lists = SqlBoardLists(database)
         self.submissions = SqlSubmissions(database)
         self.competitions = SqlCompetitions(database)
 

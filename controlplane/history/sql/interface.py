@@ -100,6 +100,10 @@ class Dialect(Protocol):
         """The condition that a text occurs in a column, character by character."""
         ...
 
+    def number_in(self, column: str, key: str) -> str:
+        """The whole number at a key of the JSON object in a column; null: it has no such key."""
+        ...
+
     def any_text(self, text: str) -> Any:
         """Encode a text with any characters for its column; keeps the order of characters."""
         ...

@@ -412,16 +412,6 @@ class SqlSubmissions:
 
         return await self._database.read(work)
 
-    async def datasets(self) -> tuple[tuple[str, str], ...]:
-        """List the datasets with submissions, test ones apart, by owner and name."""
-        return await select(
-            self._database,
-            "SELECT DISTINCT dataset_owner, dataset FROM submissions WHERE is_test = 0 AND rerun_of = ''"
-            " ORDER BY dataset_owner, dataset",
-            (),
-            lambda row: (str(row[0]), str(row[1])),
-        )
-
     async def has_any(self, dataset_owner: str, dataset: str) -> bool:
         """Whether a dataset has submissions, test ones apart."""
         found = await select(

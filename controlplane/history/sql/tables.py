@@ -70,12 +70,12 @@ class AddColumns:
 
 @dataclass(frozen=True)
 class Index:
-    """An index over some rows of a table."""
+    """An index over the rows of a table, or some of them."""
 
     name: str
     table: str
     columns: str
-    where: str
+    where: str = ""
 
 
 @dataclass(frozen=True)
@@ -105,7 +105,8 @@ class Printer(ABC):
                     for column in columns_of(columns):
                         yield f"ALTER TABLE {table} ADD COLUMN {self.column(column)}"
                 case Index(name, table, columns, where):
-                    yield f"CREATE INDEX {name} ON {table} ({columns}) WHERE {where}"
+                    some = f" WHERE {where}" if where else ""
+                    yield f"CREATE INDEX {name} ON {table} ({columns}){some}"
                 case Statement():
                     yield from filter(None, [self.own(change)])
 
@@ -647,6 +648,8 @@ END $$""",
             where="changed > 0",
         ),
     ),
+    # Competitions are listed by their creation.
+    (Index("competitions_in_order", "competitions", "created_at, id"),),
 )
 """The steps after FIRST. A database's version counts its own steps before these: see each `migration.py`."""
 

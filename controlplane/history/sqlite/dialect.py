@@ -64,6 +64,10 @@ class SqliteDialect:
         """See Dialect."""
         return f"instr({column}, :{name})"
 
+    def number_in(self, column: str, key: str) -> str:
+        """See Dialect."""
+        return f"json_extract({column}, '$.{key}')"
+
     def any_text(self, text: str) -> Any:
         """See Dialect."""
         return text

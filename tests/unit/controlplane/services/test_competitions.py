@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import AsyncIterator
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -15,7 +16,13 @@ from google.protobuf.message import Message
 
 from controlplane.competitions.feature import competitions, tables
 from controlplane.domain.boards.values import BoardKind, PublicScore
+from controlplane.domain.competitions.phases import MOST_DESCRIPTION_BYTES
 from controlplane.domain.competitions.standings import SETTLED_AFTER_S
+from controlplane.domain.competitions.values import (
+    Competition,
+    CompetitionSettings,
+    CompetitionState,
+)
 from controlplane.domain.errors import NameReserved
 from controlplane.domain.identity import Role
 from nsml.common.signed_json import SignatureInvalid, verify
@@ -227,6 +234,107 @@ async def test_a_name_with_competitions_goes_to_nobody_else(rig: Rig) -> None:
     assert "competition" not in caught.value.why
 
 
+async def test_competitions_are_listed_in_pages(rig: Rig) -> None:
+    """The newest first; those that a user may look at, and no other."""
+    kim, lee = await rig.user("kim", team="vision"), await rig.user("lee")
+    mate, root = await rig.user("mate", team="vision"), await admin(rig)
+    for number, visibility in enumerate(
+        (
+            resources_pb2.VISIBILITY_PUBLIC,
+            resources_pb2.VISIBILITY_TEAM,
+            resources_pb2.VISIBILITY_PRIVATE,
+        )
+        * 2
+    ):
+        name = f"cup-{number}"
+        settings = pb.CompetitionSettings(visibility=visibility)
+        await kim.competitions.CreateCompetition(
+            pb.CreateCompetitionRequest(name=name, settings=settings)
+        )
+        if number >= 3:  # the others stay drafts
+            await _opened(rig, name)
+    invite = pb.InviteUsersRequest(competition="cup-2", users=["lee"], into_competition=True)
+    await kim.competitions.InviteUsers(invite)
+    every = [f"cup-{number}" for number in reversed(range(6))]
+    for who, seen in (
+        (kim, every),
+        (root, every),
+        (mate, ["cup-4", "cup-3"]),
+        (lee, ["cup-3", "cup-2"]),
+    ):
+        for size in range(1, len(seen) + 2):
+            found = [page async for page in _pages(who, size)]
+            assert found == [seen[at : at + size] for at in range(0, len(seen), size)]
+        for name in every:
+            shown = who.competitions.GetCompetition(
+                pb.GetCompetitionRequest(competition=f"kim/{name}")
+            )
+            if name in seen:
+                await shown
+            else:
+                assert (await refused(shown))[0] == "NOT_FOUND"
+    reading = _pages(kim, 2)
+    assert await anext(reading) == ["cup-5", "cup-4"]
+    await root.competitions.DeleteCompetition(pb.DeleteCompetitionRequest(competition="kim/cup-2"))
+    assert await anext(reading) == ["cup-3", "cup-1"]
+
+
+async def _opened(rig: Rig, name: str) -> None:
+    """Open it without phases, whose datasets would take longer to make than what is looked at."""
+    history = rig.plane.core.history
+    [found] = await history.competitions.named(name)
+    await history.competitions.change(
+        found.id,
+        lambda facts: replace(
+            facts, competition=replace(facts.competition, state=CompetitionState.OPEN)
+        ),
+    )
+
+
+async def _pages(who: Stubs, size: int) -> AsyncIterator[list[str]]:
+    """The pages of the caller's list, as names."""
+    request = pb.ListCompetitionsRequest(page_size=size)
+    while True:
+        page = await who.competitions.ListCompetitions(request)
+        yield [one.name for one in page.competitions]
+        request.cursor = page.next_cursor
+        if not request.cursor:
+            return
+
+
+async def test_a_page_of_competitions_fits_into_one_message(rig: Rig) -> None:
+    """And has a hundred unless more are asked for."""
+    kim = await rig.user("kim")
+    description = "x" * MOST_DESCRIPTION_BYTES
+    for number in range(101):
+        made = Competition(
+            id=f"c{number}",
+            owner="kim",
+            name=f"cup-{number}",
+            settings=CompetitionSettings(description=description),
+            created_at=float(number),
+        )
+        assert await rig.plane.core.history.competitions.create(made)
+    found = [page async for page in _pages(kim, 1_000)]
+    assert [name for page in found for name in page] == [
+        f"cup-{number}" for number in reversed(range(101))
+    ]
+    assert [0 < len(page) < 100 for page in found] == [True] * len(found)
+    assert len(found) == 3
+
+
+@pytest.mark.parametrize(
+    "cursor", ["x", "1.0", "1.0 ", "nan c1", "inf c1", "one c1", "1.0 a\0", f"1.0 {'a' * 81}"]
+)
+async def test_a_cursor_of_competitions_that_no_page_had_is_refused(rig: Rig, cursor: str) -> None:
+    kim = await rig.user("kim")
+    for asked in (
+        kim.competitions.ListCompetitions(pb.ListCompetitionsRequest(cursor=cursor)),
+        kim.submissions.ListSubmissions(boards_pb2.ListSubmissionsRequest(cursor=cursor)),
+    ):
+        assert (await refused(asked))[0] == "INVALID_ARGUMENT"
+
+
 @pytest.mark.parametrize("change", ["open", "update"])
 async def test_what_is_open_was_checked_as_it_is(
     rig: Rig, monkeypatch: pytest.MonkeyPatch, change: str
@@ -245,10 +353,10 @@ async def test_what_is_open_was_checked_as_it_is(
     first, second = (open_it, update_it) if change == "open" else (update_it, open_it)
     stored = use_cases._change
 
-    async def late(known: Any, rule: Any) -> Any:
+    async def late(*given: Any) -> Any:
         monkeypatch.undo()
         await second()
-        return await stored(known, rule)
+        return await stored(*given)
 
     monkeypatch.setattr(use_cases, "_change", late)
     with pytest.raises(grpc.aio.AioRpcError, match="draft was changed meanwhile"):
@@ -615,6 +723,80 @@ async def test_the_boards_of_its_datasets_show_no_more_than_it_does(rig: Rig) ->
     await cup.kim.boards.UpdateBoard(exact)
     shown = (await cup.users["lee"].submissions.GetSubmission(request)).submission
     assert shown.score == 0.5
+
+
+async def test_a_board_is_changed_while_a_competition_with_its_dataset_opens(
+    rig: Rig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whichever is stored first, the board shows no more than the open competition."""
+    cup = await Contest.of(rig)
+    await pushed(cup.kim, "later")
+    await cup.create("next", phases=[cup.phase(dataset="later")])
+    shows_all = boards_pb2.UpdateBoardRequest(
+        board="later", settings=boards_pb2.BoardSettings(public_score=PublicScore.EXACT)
+    )
+    opening = pb.OpenCompetitionRequest(competition="next")
+    history = rig.plane.core.history
+    use_cases = rig.plane.core.shared(competitions)
+    stored = use_cases._change
+
+    async def late(*given: Any) -> Any:
+        monkeypatch.undo()
+        await cup.kim.boards.UpdateBoard(shows_all)
+        return await stored(*given)
+
+    async def shown() -> PublicScore:
+        row = await history.boards.get("kim", "later", BoardKind.DATASET)
+        assert row is not None
+        return row.settings.public_score
+
+    # The board is changed after all that opening looks at, and before it is stored.
+    monkeypatch.setattr(use_cases, "_change", late)
+    await cup.kim.competitions.OpenCompetition(opening)
+    assert await shown() is PublicScore.OWN_BEST
+    await cup.kim.competitions.CloseCompetition(pb.CloseCompetitionRequest(competition="next"))
+
+    await cup.create("last", phases=[cup.phase(dataset="later")])
+    changed = history.boards.update
+
+    async def later(*given: Any, **options: Any) -> Any:
+        monkeypatch.undo()
+        await cup.kim.competitions.OpenCompetition(pb.OpenCompetitionRequest(competition="last"))
+        return await changed(*given, **options)
+
+    # It is opened after all that a change of the board looks at, and before that is stored.
+    monkeypatch.setattr(history.boards, "update", later)
+    with pytest.raises(grpc.aio.AioRpcError, match="the open competition kim/last"):
+        await cup.kim.boards.UpdateBoard(shows_all)
+    assert await shown() is PublicScore.OWN_BEST
+
+
+async def test_of_two_that_open_on_one_dataset_at_a_time_one_does(
+    rig: Rig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cup = await Contest.of(rig)
+    await pushed(cup.kim, "later")
+    for name in ("first", "second"):
+        await cup.create(name, phases=[cup.phase(dataset="later")])
+    kim = cup.kim.competitions
+    use_cases = rig.plane.core.shared(competitions)
+    stored = use_cases._change
+
+    async def late(*given: Any) -> Any:
+        monkeypatch.undo()
+        await kim.OpenCompetition(pb.OpenCompetitionRequest(competition="second"))
+        return await stored(*given)
+
+    monkeypatch.setattr(use_cases, "_change", late)
+    code, _, facts = await refused(
+        kim.OpenCompetition(pb.OpenCompetitionRequest(competition="first"))
+    )
+    assert (code, facts["why"]) == (
+        "FAILED_PRECONDITION",
+        "a submission belongs to one competition",
+    )
+    [first] = await rig.plane.core.history.competitions.named("first")
+    assert first.state is CompetitionState.DRAFT
 
 
 async def test_winners_run_again_and_are_compared(rig: Rig) -> None:

@@ -7,6 +7,7 @@ import grpc
 from nsml.spec.board_changes import EncodedEntries, EncodedEntry, encoded_change
 from nsml.v1 import boards_pb2 as pb
 from nsml.v1 import boards_pb2_grpc, resources_pb2
+from tests.unit.nsml.client.contract_pages import page_of
 
 EPOCH = 1_700_000_000
 OVER = {pb.SUBMISSION_STATE_SCORED, pb.SUBMISSION_STATE_FAILED}
@@ -71,9 +72,8 @@ class Boards(boards_pb2_grpc.BoardServiceServicer):
 
     def ListBoards(self, request, context):
         found = [self.state.boards[name] for name in sorted(self.state.boards)]
-        start, size = int(request.cursor or 0), min(request.page_size or 100, 2)
-        more = str(start + size) if start + size < len(found) else ""
-        return pb.ListBoardsResponse(boards=found[start : start + size], next_cursor=more)
+        page, cursor = page_of(found, request)
+        return pb.ListBoardsResponse(boards=page, next_cursor=cursor)
 
     def entries(self, request, board):
         found = self.state.entries.get(f"{board.owner}/{board.name}", [])

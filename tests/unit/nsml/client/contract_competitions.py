@@ -7,6 +7,7 @@ import grpc
 from nsml.common.signed_json import JsonSigning, to_json
 from nsml.v1 import competitions_pb2 as pb
 from nsml.v1 import competitions_pb2_grpc
+from tests.unit.nsml.client.contract_pages import page_of
 
 EPOCH = 1_700_000_000
 NOW = EPOCH + 86_400
@@ -89,7 +90,8 @@ class Competitions(competitions_pb2_grpc.CompetitionServiceServicer):
         if failure is not None:
             context.abort(failure, "competitions cannot be listed")
         every = [one.competition for one in self.state.competitions.values()]
-        return pb.ListCompetitionsResponse(competitions=every)
+        page, cursor = page_of(every, request)
+        return pb.ListCompetitionsResponse(competitions=page, next_cursor=cursor)
 
     def JoinCompetition(self, request, context):
         found = self.find(request.competition, context)

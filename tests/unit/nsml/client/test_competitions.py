@@ -30,6 +30,14 @@ async def test_a_competition_from_its_creation_to_its_removal(client, server):
         await client.competitions.get("cup")
 
 
+async def test_all_competitions_are_read_page_by_page(client, server):
+    names = [f"cup-{number}" for number in range(5)]
+    for name in names:
+        server.state.add_competition(f"kim/{name}")
+    assert [one.name for one in await client.competitions.every()] == names
+    assert server.state.calls.count("ListCompetitions") == 3
+
+
 async def test_teams(client, server):
     server.state.add_competition("kim/cup").teams.add(name="tigers")
     assert (await client.competitions.join("cup", "lions")).name == "lions"
