@@ -174,9 +174,10 @@ class Accounts:
             f"nsml admin user add {name} --restore    for the same person, who gets everything back",
         )
 
-    async def list_users(self) -> list[User]:
-        """List all users by name."""
-        return [item.value for item in (await USERS.list(self._store)).items]
+    async def list_users(self, *, after: str = "") -> list[User]:
+        """List all users by name; those behind `after`."""
+        items = (await USERS.list(self._store)).items
+        return [item.value for item in items if item.key > after]
 
     async def get_user(self, name: str) -> User:
         """Return one user; NotFound if there is none."""

@@ -8,10 +8,13 @@ from typing import TYPE_CHECKING, Final
 from controlplane.access.current import caller, note_target, require_user
 from controlplane.access.failed_attempts import FailureLimiter, address_of
 from controlplane.codec import encoder
+from controlplane.core.paging import page_size
 from controlplane.domain.errors import Denied, InvalidRequest, NotSignedIn
 from controlplane.domain.identity import NodeCaller, Role, User, UserCaller
+from controlplane.domain.names import check_user
 from controlplane.domain.policy import ACT_FOR, ADMINISTER, ALLOW, PLATFORM, Personal, may
 from controlplane.limits.reserved_names import check_not_reserved
+from controlplane.wire.chunking import parts_of
 from controlplane.wire.errors import Context, answering
 from controlplane.wire.stored_bytes import item_message, usage_message
 from controlplane.wire.times import seconds_of, timestamp
@@ -101,11 +104,13 @@ class AccountServicer(accounts_pb2_grpc.AccountServiceServicer):
 
     @answering
     async def ListUsers(  # noqa: N802
-        self, _: accounts_pb2.ListUsersRequest, __: Context
+        self, request: accounts_pb2.ListUsersRequest, _: Context
     ) -> accounts_pb2.ListUsersResponse:
-        """List all users."""
-        users = await self._accounts.list_users()
-        return accounts_pb2.ListUsersResponse(users=[_user(user) for user in users])
+        """Return a page of all users."""
+        found = await self._accounts.list_users(after=request.cursor and check_user(request.cursor))
+        shown = next(parts_of(map(_user, found[: page_size(request.page_size)])))
+        cursor = shown[-1].name if len(shown) < len(found) else ""
+        return accounts_pb2.ListUsersResponse(users=shown, next_cursor=cursor)
 
     @answering
     async def DeleteUser(  # noqa: N802
@@ -146,10 +151,13 @@ class AccountServicer(accounts_pb2_grpc.AccountServiceServicer):
 
     @answering
     async def ListUsage(  # noqa: N802
-        self, _: accounts_pb2.ListUsageRequest, __: Context
+        self, request: accounts_pb2.ListUsageRequest, _: Context
     ) -> accounts_pb2.ListUsageResponse:
-        """Return the stored bytes of each user."""
-        return accounts_pb2.ListUsageResponse(usage=map(_usage, await self._usages.all()))
+        """Return a page of the stored bytes of each user."""
+        found = await self._usages.all(after=request.cursor and check_user(request.cursor))
+        shown = next(parts_of(map(_usage, found[: page_size(request.page_size)])))
+        cursor = shown[-1].user if len(shown) < len(found) else ""
+        return accounts_pb2.ListUsageResponse(usage=shown, next_cursor=cursor)
 
     @answering
     async def CreateToken(  # noqa: N802

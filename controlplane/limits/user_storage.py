@@ -378,10 +378,10 @@ class KeptUsages:
         }
         return use, await self._history.kept.largest(user, live)
 
-    async def all(self) -> list[KeptUse]:
-        """Return the usage of all users with stored content, the largest first."""
+    async def all(self, *, after: str = "") -> list[KeptUse]:
+        """Return the usage of all users with stored content, by name; of those behind `after`."""
         await self._kept.look()
-        return sorted(self._kept.everybody(), key=lambda one: (-one.used, one.name))
+        return [one for one in self._kept.everybody() if not after or one.name > after]
 
 
 class ProjectUsages:

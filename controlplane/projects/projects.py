@@ -290,9 +290,10 @@ class Projects:
             except NotFound:
                 raise unknown from None
 
-    def every(self, who: UserCaller) -> list[Project]:
-        """Return the projects that the caller may see, by name."""
-        known = (self._state.projects[name].value for name in sorted(self._state.projects))
+    def every(self, who: UserCaller, *, after: str = "") -> list[Project]:
+        """Return the projects that the caller may see, by name; those behind `after`."""
+        names = sorted(name for name in self._state.projects if name > after)
+        known = (self._state.projects[name].value for name in names)
         return [one for one in known if may(who, SEE, one) is ALLOW]
 
     def _stored(self, name: str) -> tuple[Project, int]:

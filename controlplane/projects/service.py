@@ -5,12 +5,15 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from controlplane.access.current import require_user
+from controlplane.core.paging import page_size
+from controlplane.domain.names import check_project
 from controlplane.domain.policy import ALLOW, SEE, may
 from controlplane.domain.values import WHOLE_DEVICE
 from controlplane.projects.convert import share_message
 from controlplane.projects.projects import BudgetSettings, ProjectSettings
 from controlplane.scheduler.entitlement import held_by
 from controlplane.scheduler.fair_share import share_of
+from controlplane.wire.chunking import parts_of
 from controlplane.wire.errors import Context, answering
 from controlplane.wire.resources import PRIORITIES, to_priority
 from controlplane.wire.stored_bytes import item_message, usage_message
@@ -70,14 +73,16 @@ class ProjectServicer(projects_pb2_grpc.ProjectServiceServicer):
 
     @answering
     async def ListProjects(  # noqa: N802
-        self, _: pb.ListProjectsRequest, __: Context
+        self, request: pb.ListProjectsRequest, _: Context
     ) -> pb.ListProjectsResponse:
-        """List the projects that the caller sees."""
+        """Return a page of the projects that the caller sees."""
+        after = request.cursor and check_project(request.cursor)
+        found = self._projects.every(require_user(), after=after)
         used = self._used()
-        shown = [
-            self._message(one, used.get(one.name)) for one in self._projects.every(require_user())
-        ]
-        return pb.ListProjectsResponse(projects=shown)
+        page = found[: page_size(request.page_size)]
+        shown = next(parts_of(self._message(one, used.get(one.name)) for one in page))
+        cursor = shown[-1].name if len(shown) < len(found) else ""
+        return pb.ListProjectsResponse(projects=shown, next_cursor=cursor)
 
     @answering
     async def UpdateProject(  # noqa: N802

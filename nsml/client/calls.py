@@ -58,6 +58,9 @@ if TYPE_CHECKING:
         nodes.ListNodesResponse,
         checkpoints.ListCheckpointsResponse,
         artifacts.ListArtifactsResponse,
+        accounts.ListUsersResponse,
+        accounts.ListUsageResponse,
+        projects.ListProjectsResponse,
     )
 
 # The messages of a service are imported by its first call, so that commands start fast.
@@ -968,10 +971,9 @@ class Accounts:
         """Administrators: all users, by name."""
         from nsml.v1 import accounts_pb2 as pb
 
-        answer = await self._rpc.unary(
-            "AccountService/ListUsers", pb.ListUsersRequest(), pb.ListUsersResponse
-        )
-        return list(answer.users)
+        request = pb.ListUsersRequest(page_size=_PAGE)
+        pages = _pages(self._rpc, "AccountService/ListUsers", request, pb.ListUsersResponse)
+        return [user async for page in pages for user in page.users]
 
     async def limit_kept(self, name: str, kept_bytes: int | None) -> None:
         """Administrators: set a user's object store quota; 0: no limit, None: the default."""
@@ -997,10 +999,10 @@ class Accounts:
         """Administrators: return the usage of all users, largest first."""
         from nsml.v1 import accounts_pb2 as pb
 
-        answer = await self._rpc.unary(
-            "AccountService/ListUsage", pb.ListUsageRequest(), pb.ListUsageResponse
-        )
-        return list(answer.usage)
+        request = pb.ListUsageRequest(page_size=_PAGE)
+        pages = _pages(self._rpc, "AccountService/ListUsage", request, pb.ListUsageResponse)
+        found = [usage async for page in pages for usage in page.usage]
+        return sorted(found, key=lambda one: (-one.kept_bytes, one.user))
 
     async def delete_user(self, name: str) -> None:
         """Administrators: remove a user and all their tokens; StateConflict for the last admin."""
@@ -1298,10 +1300,9 @@ class Projects:
         """Return the caller's projects by name, without members; administrators: all."""
         from nsml.v1 import projects_pb2 as pb
 
-        answer = await self._rpc.unary(
-            "ProjectService/ListProjects", pb.ListProjectsRequest(), pb.ListProjectsResponse
-        )
-        return list(answer.projects)
+        request = pb.ListProjectsRequest(page_size=_PAGE)
+        pages = _pages(self._rpc, "ProjectService/ListProjects", request, pb.ListProjectsResponse)
+        return [project async for page in pages for project in page.projects]
 
     async def storage(self, name: str) -> projects.ProjectStorage:
         """Return the object store usage of a project, by user."""
@@ -1427,7 +1428,10 @@ async def _pages(
     | datasets.ListDatasetVersionsRequest
     | nodes.ListNodesRequest
     | checkpoints.ListCheckpointsRequest
-    | artifacts.ListArtifactsRequest,
+    | artifacts.ListArtifactsRequest
+    | accounts.ListUsersRequest
+    | accounts.ListUsageRequest
+    | projects.ListProjectsRequest,
     response: type[Listed],
 ) -> AsyncGenerator[Listed, None]:
     """Yield the pages of a list, starting at `request`."""

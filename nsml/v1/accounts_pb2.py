@@ -26,7 +26,7 @@ from google.protobuf import duration_pb2 as google_dot_protobuf_dot_duration__pb
 from google.protobuf import timestamp_pb2 as google_dot_protobuf_dot_timestamp__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x16nsml/v1/accounts.proto\x12\x07nsml.v1\x1a\x1egoogle/protobuf/duration.proto\x1a\x1fgoogle/protobuf/timestamp.proto\"o\n\x04User\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x1b\n\x04role\x18\x02 \x01(\x0e\x32\r.nsml.v1.Role\x12\x0c\n\x04team\x18\x03 \x01(\t\x12.\n\ncreated_at\x18\x04 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\"\x12\n\x10GetCallerRequest\"R\n\x11GetCallerResponse\x12\x1b\n\x04user\x18\x01 \x01(\x0b\x32\r.nsml.v1.User\x12\x0c\n\x04node\x18\x02 \x01(\t\x12\x12\n\ncluster_id\x18\x03 \x01(\t\"]\n\x11\x43reateUserRequest\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x1b\n\x04role\x18\x02 \x01(\x0e\x32\r.nsml.v1.Role\x12\x0c\n\x04team\x18\x03 \x01(\t\x12\x0f\n\x07restore\x18\x04 \x01(\x08\"1\n\x12\x43reateUserResponse\x12\x1b\n\x04user\x18\x01 \x01(\x0b\x32\r.nsml.v1.User\"\x12\n\x10ListUsersRequest\"1\n\x11ListUsersResponse\x12\x1c\n\x05users\x18\x01 \x03(\x0b\x32\r.nsml.v1.User\"!\n\x11\x44\x65leteUserRequest\x12\x0c\n\x04name\x18\x01 \x01(\t\"\x14\n\x12\x44\x65leteUserResponse\"]\n\x11UpdateUserRequest\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x14\n\nkept_bytes\x18\x02 \x01(\x04H\x00\x12\x16\n\x0c\x64\x65\x66\x61ult_kept\x18\x03 \x01(\x08H\x00\x42\x0c\n\nkept_limit\"\x14\n\x12UpdateUserResponse\"<\n\nKeptOfKind\x12\x1f\n\x04kind\x18\x01 \x01(\x0e\x32\x11.nsml.v1.KeptKind\x12\r\n\x05\x62ytes\x18\x02 \x01(\x04\"Y\n\x08KeptItem\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x1f\n\x04kind\x18\x02 \x01(\x0e\x32\x11.nsml.v1.KeptKind\x12\x0f\n\x07is_live\x18\x04 \x01(\x08\x12\r\n\x05\x62ytes\x18\x03 \x01(\x04\"\xa0\x02\n\x05Usage\x12\x0c\n\x04user\x18\x01 \x01(\t\x12\x12\n\nkept_bytes\x18\x02 \x01(\x04\x12\x18\n\x0blimit_bytes\x18\x03 \x01(\x04H\x00\x88\x01\x01\x12\x14\n\x0cis_own_limit\x18\x04 \x01(\x08\x12\"\n\x05kinds\x18\x05 \x03(\x0b\x32\x13.nsml.v1.KeptOfKind\x12\x12\n\nsent_bytes\x18\x06 \x01(\x04\x12.\n\ncounted_at\x18\x07 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12\x18\n\x10is_being_counted\x18\x08 \x01(\x08\x12\"\n\x07largest\x18\t \x03(\x0b\x32\x11.nsml.v1.KeptItem\x12\x0f\n\x07is_full\x18\n \x01(\x08\x42\x0e\n\x0c_limit_bytes\"\x1f\n\x0fGetUsageRequest\x12\x0c\n\x04user\x18\x01 \x01(\t\"1\n\x10GetUsageResponse\x12\x1d\n\x05usage\x18\x01 \x01(\x0b\x32\x0e.nsml.v1.Usage\"\x12\n\x10ListUsageRequest\"2\n\x11ListUsageResponse\x12\x1d\n\x05usage\x18\x01 \x03(\x0b\x32\x0e.nsml.v1.Usage\"P\n\x12\x43reateTokenRequest\x12\x0c\n\x04user\x18\x01 \x01(\t\x12,\n\tvalid_for\x18\x02 \x01(\x0b\x32\x19.google.protobuf.Duration\"e\n\x13\x43reateTokenResponse\x12\r\n\x05token\x18\x01 \x01(\t\x12.\n\nexpires_at\x18\x02 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12\x0f\n\x07\x61\x64\x64ress\x18\x03 \x01(\t\"\"\n\x12RevokeTokenRequest\x12\x0c\n\x04user\x18\x01 \x01(\t\"&\n\x13RevokeTokenResponse\x12\x0f\n\x07revoked\x18\x01 \x01(\r\"F\n\x16\x43reateJoinTokenRequest\x12,\n\tvalid_for\x18\x01 \x01(\x0b\x32\x19.google.protobuf.Duration\"i\n\x17\x43reateJoinTokenResponse\x12\r\n\x05token\x18\x01 \x01(\t\x12.\n\nexpires_at\x18\x02 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12\x0f\n\x07\x61\x64\x64ress\x18\x03 \x01(\t\"H\n\x0fJoinNodeRequest\x12\x0e\n\x06secret\x18\x01 \x01(\t\x12\x0c\n\x04node\x18\x02 \x01(\t\x12\x17\n\x0fsigning_request\x18\x03 \x01(\x0c\"Q\n\x10JoinNodeResponse\x12\x13\n\x0b\x63\x65rtificate\x18\x01 \x01(\x0c\x12\x11\n\tauthority\x18\x02 \x01(\x0c\x12\x15\n\ragent_address\x18\x03 \x01(\t*=\n\x04Role\x12\x14\n\x10ROLE_UNSPECIFIED\x10\x00\x12\x0f\n\x0bROLE_MEMBER\x10\x01\x12\x0e\n\nROLE_ADMIN\x10\x02*\xc4\x01\n\x08KeptKind\x12\x19\n\x15KEPT_KIND_UNSPECIFIED\x10\x00\x12\x16\n\x12KEPT_KIND_DATASETS\x10\x01\x12\x19\n\x15KEPT_KIND_CHECKPOINTS\x10\x02\x12\x12\n\x0eKEPT_KIND_CODE\x10\x03\x12\x13\n\x0fKEPT_KIND_MEDIA\x10\x04\x12\x12\n\x0eKEPT_KIND_LOGS\x10\x05\x12\x14\n\x10KEPT_KIND_UNUSED\x10\x06\x12\x17\n\x13KEPT_KIND_ARTIFACTS\x10\x07\x32\xee\t\n\x0e\x41\x63\x63ountService\x12l\n\tGetCaller\x12\x19.nsml.v1.GetCallerRequest\x1a\x1a.nsml.v1.GetCallerResponse\"(\x90\x02\x01\x8a\xb5\x18!\n\x02\x02\x04\x12\x1bTells callers who they are.\x12X\n\nCreateUser\x12\x1a.nsml.v1.CreateUserRequest\x1a\x1b.nsml.v1.CreateUserResponse\"\x11\x8a\xb5\x18\x03\n\x01\x03\x92\xb5\x18\x06\n\x04name\x12N\n\tListUsers\x12\x19.nsml.v1.ListUsersRequest\x1a\x1a.nsml.v1.ListUsersResponse\"\n\x90\x02\x01\x8a\xb5\x18\x03\n\x01\x03\x12w\n\nDeleteUser\x12\x1a.nsml.v1.DeleteUserRequest\x1a\x1b.nsml.v1.DeleteUserResponse\"0\x8a\xb5\x18\"\n\x01\x03\x12\x1dThe last administrator stays.\x92\xb5\x18\x06\n\x04name\x12X\n\nUpdateUser\x12\x1a.nsml.v1.UpdateUserRequest\x1a\x1b.nsml.v1.UpdateUserResponse\"\x11\x8a\xb5\x18\x03\n\x01\x03\x92\xb5\x18\x06\n\x04name\x12x\n\x08GetUsage\x12\x18.nsml.v1.GetUsageRequest\x1a\x19.nsml.v1.GetUsageResponse\"7\x90\x02\x01\x8a\xb5\x18\x30\n\x01\x02\x12+The caller\'s own; administrators anybody\'s.\x12N\n\tListUsage\x12\x19.nsml.v1.ListUsageRequest\x1a\x1a.nsml.v1.ListUsageResponse\"\n\x90\x02\x01\x8a\xb5\x18\x03\n\x01\x03\x12\x89\x01\n\x0b\x43reateToken\x12\x1b.nsml.v1.CreateTokenRequest\x1a\x1c.nsml.v1.CreateTokenResponse\"?\x8a\xb5\x18-\n\x01\x02\x12(For oneself; administrators for anybody.\x92\xb5\x18\x06\n\x04user\xa0\xb5\x18\x01\x12\x95\x01\n\x0bRevokeToken\x12\x1b.nsml.v1.RevokeTokenRequest\x1a\x1c.nsml.v1.RevokeTokenResponse\"K\x8a\xb5\x18=\n\x01\x02\x12\x38The caller\'s own token; administrators all of anybody\'s.\x92\xb5\x18\x06\n\x04user\x12\x61\n\x0f\x43reateJoinToken\x12\x1f.nsml.v1.CreateJoinTokenRequest\x1a .nsml.v1.CreateJoinTokenResponse\"\x0b\x8a\xb5\x18\x03\n\x01\x03\x92\xb5\x18\x00\x12\x9f\x01\n\x08JoinNode\x12\x18.nsml.v1.JoinNodeRequest\x1a\x19.nsml.v1.JoinNodeResponse\"^\x8a\xb5\x18P\n\x03\x01\x02\x04\x12IThe secret of a join token decides; a node may renew its own certificate.\x92\xb5\x18\x06\n\x04nodeb\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x16nsml/v1/accounts.proto\x12\x07nsml.v1\x1a\x1egoogle/protobuf/duration.proto\x1a\x1fgoogle/protobuf/timestamp.proto\"o\n\x04User\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x1b\n\x04role\x18\x02 \x01(\x0e\x32\r.nsml.v1.Role\x12\x0c\n\x04team\x18\x03 \x01(\t\x12.\n\ncreated_at\x18\x04 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\"\x12\n\x10GetCallerRequest\"R\n\x11GetCallerResponse\x12\x1b\n\x04user\x18\x01 \x01(\x0b\x32\r.nsml.v1.User\x12\x0c\n\x04node\x18\x02 \x01(\t\x12\x12\n\ncluster_id\x18\x03 \x01(\t\"]\n\x11\x43reateUserRequest\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x1b\n\x04role\x18\x02 \x01(\x0e\x32\r.nsml.v1.Role\x12\x0c\n\x04team\x18\x03 \x01(\t\x12\x0f\n\x07restore\x18\x04 \x01(\x08\"1\n\x12\x43reateUserResponse\x12\x1b\n\x04user\x18\x01 \x01(\x0b\x32\r.nsml.v1.User\"5\n\x10ListUsersRequest\x12\x11\n\tpage_size\x18\x01 \x01(\r\x12\x0e\n\x06\x63ursor\x18\x02 \x01(\t\"F\n\x11ListUsersResponse\x12\x1c\n\x05users\x18\x01 \x03(\x0b\x32\r.nsml.v1.User\x12\x13\n\x0bnext_cursor\x18\x02 \x01(\t\"!\n\x11\x44\x65leteUserRequest\x12\x0c\n\x04name\x18\x01 \x01(\t\"\x14\n\x12\x44\x65leteUserResponse\"]\n\x11UpdateUserRequest\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x14\n\nkept_bytes\x18\x02 \x01(\x04H\x00\x12\x16\n\x0c\x64\x65\x66\x61ult_kept\x18\x03 \x01(\x08H\x00\x42\x0c\n\nkept_limit\"\x14\n\x12UpdateUserResponse\"<\n\nKeptOfKind\x12\x1f\n\x04kind\x18\x01 \x01(\x0e\x32\x11.nsml.v1.KeptKind\x12\r\n\x05\x62ytes\x18\x02 \x01(\x04\"Y\n\x08KeptItem\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x1f\n\x04kind\x18\x02 \x01(\x0e\x32\x11.nsml.v1.KeptKind\x12\x0f\n\x07is_live\x18\x04 \x01(\x08\x12\r\n\x05\x62ytes\x18\x03 \x01(\x04\"\xa0\x02\n\x05Usage\x12\x0c\n\x04user\x18\x01 \x01(\t\x12\x12\n\nkept_bytes\x18\x02 \x01(\x04\x12\x18\n\x0blimit_bytes\x18\x03 \x01(\x04H\x00\x88\x01\x01\x12\x14\n\x0cis_own_limit\x18\x04 \x01(\x08\x12\"\n\x05kinds\x18\x05 \x03(\x0b\x32\x13.nsml.v1.KeptOfKind\x12\x12\n\nsent_bytes\x18\x06 \x01(\x04\x12.\n\ncounted_at\x18\x07 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12\x18\n\x10is_being_counted\x18\x08 \x01(\x08\x12\"\n\x07largest\x18\t \x03(\x0b\x32\x11.nsml.v1.KeptItem\x12\x0f\n\x07is_full\x18\n \x01(\x08\x42\x0e\n\x0c_limit_bytes\"\x1f\n\x0fGetUsageRequest\x12\x0c\n\x04user\x18\x01 \x01(\t\"1\n\x10GetUsageResponse\x12\x1d\n\x05usage\x18\x01 \x01(\x0b\x32\x0e.nsml.v1.Usage\"5\n\x10ListUsageRequest\x12\x11\n\tpage_size\x18\x01 \x01(\r\x12\x0e\n\x06\x63ursor\x18\x02 \x01(\t\"G\n\x11ListUsageResponse\x12\x1d\n\x05usage\x18\x01 \x03(\x0b\x32\x0e.nsml.v1.Usage\x12\x13\n\x0bnext_cursor\x18\x02 \x01(\t\"P\n\x12\x43reateTokenRequest\x12\x0c\n\x04user\x18\x01 \x01(\t\x12,\n\tvalid_for\x18\x02 \x01(\x0b\x32\x19.google.protobuf.Duration\"e\n\x13\x43reateTokenResponse\x12\r\n\x05token\x18\x01 \x01(\t\x12.\n\nexpires_at\x18\x02 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12\x0f\n\x07\x61\x64\x64ress\x18\x03 \x01(\t\"\"\n\x12RevokeTokenRequest\x12\x0c\n\x04user\x18\x01 \x01(\t\"&\n\x13RevokeTokenResponse\x12\x0f\n\x07revoked\x18\x01 \x01(\r\"F\n\x16\x43reateJoinTokenRequest\x12,\n\tvalid_for\x18\x01 \x01(\x0b\x32\x19.google.protobuf.Duration\"i\n\x17\x43reateJoinTokenResponse\x12\r\n\x05token\x18\x01 \x01(\t\x12.\n\nexpires_at\x18\x02 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12\x0f\n\x07\x61\x64\x64ress\x18\x03 \x01(\t\"H\n\x0fJoinNodeRequest\x12\x0e\n\x06secret\x18\x01 \x01(\t\x12\x0c\n\x04node\x18\x02 \x01(\t\x12\x17\n\x0fsigning_request\x18\x03 \x01(\x0c\"Q\n\x10JoinNodeResponse\x12\x13\n\x0b\x63\x65rtificate\x18\x01 \x01(\x0c\x12\x11\n\tauthority\x18\x02 \x01(\x0c\x12\x15\n\ragent_address\x18\x03 \x01(\t*=\n\x04Role\x12\x14\n\x10ROLE_UNSPECIFIED\x10\x00\x12\x0f\n\x0bROLE_MEMBER\x10\x01\x12\x0e\n\nROLE_ADMIN\x10\x02*\xc4\x01\n\x08KeptKind\x12\x19\n\x15KEPT_KIND_UNSPECIFIED\x10\x00\x12\x16\n\x12KEPT_KIND_DATASETS\x10\x01\x12\x19\n\x15KEPT_KIND_CHECKPOINTS\x10\x02\x12\x12\n\x0eKEPT_KIND_CODE\x10\x03\x12\x13\n\x0fKEPT_KIND_MEDIA\x10\x04\x12\x12\n\x0eKEPT_KIND_LOGS\x10\x05\x12\x14\n\x10KEPT_KIND_UNUSED\x10\x06\x12\x17\n\x13KEPT_KIND_ARTIFACTS\x10\x07\x32\xee\t\n\x0e\x41\x63\x63ountService\x12l\n\tGetCaller\x12\x19.nsml.v1.GetCallerRequest\x1a\x1a.nsml.v1.GetCallerResponse\"(\x90\x02\x01\x8a\xb5\x18!\n\x02\x02\x04\x12\x1bTells callers who they are.\x12X\n\nCreateUser\x12\x1a.nsml.v1.CreateUserRequest\x1a\x1b.nsml.v1.CreateUserResponse\"\x11\x8a\xb5\x18\x03\n\x01\x03\x92\xb5\x18\x06\n\x04name\x12N\n\tListUsers\x12\x19.nsml.v1.ListUsersRequest\x1a\x1a.nsml.v1.ListUsersResponse\"\n\x90\x02\x01\x8a\xb5\x18\x03\n\x01\x03\x12w\n\nDeleteUser\x12\x1a.nsml.v1.DeleteUserRequest\x1a\x1b.nsml.v1.DeleteUserResponse\"0\x8a\xb5\x18\"\n\x01\x03\x12\x1dThe last administrator stays.\x92\xb5\x18\x06\n\x04name\x12X\n\nUpdateUser\x12\x1a.nsml.v1.UpdateUserRequest\x1a\x1b.nsml.v1.UpdateUserResponse\"\x11\x8a\xb5\x18\x03\n\x01\x03\x92\xb5\x18\x06\n\x04name\x12x\n\x08GetUsage\x12\x18.nsml.v1.GetUsageRequest\x1a\x19.nsml.v1.GetUsageResponse\"7\x90\x02\x01\x8a\xb5\x18\x30\n\x01\x02\x12+The caller\'s own; administrators anybody\'s.\x12N\n\tListUsage\x12\x19.nsml.v1.ListUsageRequest\x1a\x1a.nsml.v1.ListUsageResponse\"\n\x90\x02\x01\x8a\xb5\x18\x03\n\x01\x03\x12\x89\x01\n\x0b\x43reateToken\x12\x1b.nsml.v1.CreateTokenRequest\x1a\x1c.nsml.v1.CreateTokenResponse\"?\x8a\xb5\x18-\n\x01\x02\x12(For oneself; administrators for anybody.\x92\xb5\x18\x06\n\x04user\xa0\xb5\x18\x01\x12\x95\x01\n\x0bRevokeToken\x12\x1b.nsml.v1.RevokeTokenRequest\x1a\x1c.nsml.v1.RevokeTokenResponse\"K\x8a\xb5\x18=\n\x01\x02\x12\x38The caller\'s own token; administrators all of anybody\'s.\x92\xb5\x18\x06\n\x04user\x12\x61\n\x0f\x43reateJoinToken\x12\x1f.nsml.v1.CreateJoinTokenRequest\x1a .nsml.v1.CreateJoinTokenResponse\"\x0b\x8a\xb5\x18\x03\n\x01\x03\x92\xb5\x18\x00\x12\x9f\x01\n\x08JoinNode\x12\x18.nsml.v1.JoinNodeRequest\x1a\x19.nsml.v1.JoinNodeResponse\"^\x8a\xb5\x18P\n\x03\x01\x02\x04\x12IThe secret of a join token decides; a node may renew its own certificate.\x92\xb5\x18\x06\n\x04nodeb\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -55,10 +55,10 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_ACCOUNTSERVICE'].methods_by_name['CreateJoinToken']._serialized_options = b'\212\265\030\003\n\001\003\222\265\030\000'
   _globals['_ACCOUNTSERVICE'].methods_by_name['JoinNode']._loaded_options = None
   _globals['_ACCOUNTSERVICE'].methods_by_name['JoinNode']._serialized_options = b'\212\265\030P\n\003\001\002\004\022IThe secret of a join token decides; a node may renew its own certificate.\222\265\030\006\n\004node'
-  _globals['_ROLE']._serialized_start=1905
-  _globals['_ROLE']._serialized_end=1966
-  _globals['_KEPTKIND']._serialized_start=1969
-  _globals['_KEPTKIND']._serialized_end=2165
+  _globals['_ROLE']._serialized_start=2017
+  _globals['_ROLE']._serialized_end=2078
+  _globals['_KEPTKIND']._serialized_start=2081
+  _globals['_KEPTKIND']._serialized_end=2277
   _globals['_USER']._serialized_start=100
   _globals['_USER']._serialized_end=211
   _globals['_GETCALLERREQUEST']._serialized_start=213
@@ -70,47 +70,47 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_CREATEUSERRESPONSE']._serialized_start=412
   _globals['_CREATEUSERRESPONSE']._serialized_end=461
   _globals['_LISTUSERSREQUEST']._serialized_start=463
-  _globals['_LISTUSERSREQUEST']._serialized_end=481
-  _globals['_LISTUSERSRESPONSE']._serialized_start=483
-  _globals['_LISTUSERSRESPONSE']._serialized_end=532
-  _globals['_DELETEUSERREQUEST']._serialized_start=534
-  _globals['_DELETEUSERREQUEST']._serialized_end=567
-  _globals['_DELETEUSERRESPONSE']._serialized_start=569
-  _globals['_DELETEUSERRESPONSE']._serialized_end=589
-  _globals['_UPDATEUSERREQUEST']._serialized_start=591
-  _globals['_UPDATEUSERREQUEST']._serialized_end=684
-  _globals['_UPDATEUSERRESPONSE']._serialized_start=686
-  _globals['_UPDATEUSERRESPONSE']._serialized_end=706
-  _globals['_KEPTOFKIND']._serialized_start=708
-  _globals['_KEPTOFKIND']._serialized_end=768
-  _globals['_KEPTITEM']._serialized_start=770
-  _globals['_KEPTITEM']._serialized_end=859
-  _globals['_USAGE']._serialized_start=862
-  _globals['_USAGE']._serialized_end=1150
-  _globals['_GETUSAGEREQUEST']._serialized_start=1152
-  _globals['_GETUSAGEREQUEST']._serialized_end=1183
-  _globals['_GETUSAGERESPONSE']._serialized_start=1185
-  _globals['_GETUSAGERESPONSE']._serialized_end=1234
-  _globals['_LISTUSAGEREQUEST']._serialized_start=1236
-  _globals['_LISTUSAGEREQUEST']._serialized_end=1254
-  _globals['_LISTUSAGERESPONSE']._serialized_start=1256
-  _globals['_LISTUSAGERESPONSE']._serialized_end=1306
-  _globals['_CREATETOKENREQUEST']._serialized_start=1308
-  _globals['_CREATETOKENREQUEST']._serialized_end=1388
-  _globals['_CREATETOKENRESPONSE']._serialized_start=1390
-  _globals['_CREATETOKENRESPONSE']._serialized_end=1491
-  _globals['_REVOKETOKENREQUEST']._serialized_start=1493
-  _globals['_REVOKETOKENREQUEST']._serialized_end=1527
-  _globals['_REVOKETOKENRESPONSE']._serialized_start=1529
-  _globals['_REVOKETOKENRESPONSE']._serialized_end=1567
-  _globals['_CREATEJOINTOKENREQUEST']._serialized_start=1569
-  _globals['_CREATEJOINTOKENREQUEST']._serialized_end=1639
-  _globals['_CREATEJOINTOKENRESPONSE']._serialized_start=1641
-  _globals['_CREATEJOINTOKENRESPONSE']._serialized_end=1746
-  _globals['_JOINNODEREQUEST']._serialized_start=1748
-  _globals['_JOINNODEREQUEST']._serialized_end=1820
-  _globals['_JOINNODERESPONSE']._serialized_start=1822
-  _globals['_JOINNODERESPONSE']._serialized_end=1903
-  _globals['_ACCOUNTSERVICE']._serialized_start=2168
-  _globals['_ACCOUNTSERVICE']._serialized_end=3430
+  _globals['_LISTUSERSREQUEST']._serialized_end=516
+  _globals['_LISTUSERSRESPONSE']._serialized_start=518
+  _globals['_LISTUSERSRESPONSE']._serialized_end=588
+  _globals['_DELETEUSERREQUEST']._serialized_start=590
+  _globals['_DELETEUSERREQUEST']._serialized_end=623
+  _globals['_DELETEUSERRESPONSE']._serialized_start=625
+  _globals['_DELETEUSERRESPONSE']._serialized_end=645
+  _globals['_UPDATEUSERREQUEST']._serialized_start=647
+  _globals['_UPDATEUSERREQUEST']._serialized_end=740
+  _globals['_UPDATEUSERRESPONSE']._serialized_start=742
+  _globals['_UPDATEUSERRESPONSE']._serialized_end=762
+  _globals['_KEPTOFKIND']._serialized_start=764
+  _globals['_KEPTOFKIND']._serialized_end=824
+  _globals['_KEPTITEM']._serialized_start=826
+  _globals['_KEPTITEM']._serialized_end=915
+  _globals['_USAGE']._serialized_start=918
+  _globals['_USAGE']._serialized_end=1206
+  _globals['_GETUSAGEREQUEST']._serialized_start=1208
+  _globals['_GETUSAGEREQUEST']._serialized_end=1239
+  _globals['_GETUSAGERESPONSE']._serialized_start=1241
+  _globals['_GETUSAGERESPONSE']._serialized_end=1290
+  _globals['_LISTUSAGEREQUEST']._serialized_start=1292
+  _globals['_LISTUSAGEREQUEST']._serialized_end=1345
+  _globals['_LISTUSAGERESPONSE']._serialized_start=1347
+  _globals['_LISTUSAGERESPONSE']._serialized_end=1418
+  _globals['_CREATETOKENREQUEST']._serialized_start=1420
+  _globals['_CREATETOKENREQUEST']._serialized_end=1500
+  _globals['_CREATETOKENRESPONSE']._serialized_start=1502
+  _globals['_CREATETOKENRESPONSE']._serialized_end=1603
+  _globals['_REVOKETOKENREQUEST']._serialized_start=1605
+  _globals['_REVOKETOKENREQUEST']._serialized_end=1639
+  _globals['_REVOKETOKENRESPONSE']._serialized_start=1641
+  _globals['_REVOKETOKENRESPONSE']._serialized_end=1679
+  _globals['_CREATEJOINTOKENREQUEST']._serialized_start=1681
+  _globals['_CREATEJOINTOKENREQUEST']._serialized_end=1751
+  _globals['_CREATEJOINTOKENRESPONSE']._serialized_start=1753
+  _globals['_CREATEJOINTOKENRESPONSE']._serialized_end=1858
+  _globals['_JOINNODEREQUEST']._serialized_start=1860
+  _globals['_JOINNODEREQUEST']._serialized_end=1932
+  _globals['_JOINNODERESPONSE']._serialized_start=1934
+  _globals['_JOINNODERESPONSE']._serialized_end=2015
+  _globals['_ACCOUNTSERVICE']._serialized_start=2280
+  _globals['_ACCOUNTSERVICE']._serialized_end=3542
 # @@protoc_insertion_point(module_scope)

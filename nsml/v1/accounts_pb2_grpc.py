@@ -117,8 +117,8 @@ class AccountServiceServicer:
         raise NotImplementedError('Method not implemented!')
 
     def ListUsers(self, request, context):
-        """Administrators: all users.
-        Errors: PERMISSION_DENIED.
+        """Administrators: a page of all users.
+        Errors: PERMISSION_DENIED, INVALID_ARGUMENT (the cursor).
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -150,8 +150,8 @@ class AccountServiceServicer:
         raise NotImplementedError('Method not implemented!')
 
     def ListUsage(self, request, context):
-        """Administrators: the same of all users of whom something is kept, without the largest things.
-        Errors: PERMISSION_DENIED.
+        """Administrators: a page of the same of all users of whom something is kept, without the largest things.
+        Errors: PERMISSION_DENIED, INVALID_ARGUMENT (the cursor).
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

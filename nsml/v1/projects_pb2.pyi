@@ -136,14 +136,20 @@ class GetProjectResponse(_message.Message):
     def __init__(self, project: _Optional[_Union[Project, _Mapping]] = ..., holders: _Optional[_Iterable[_Union[MemberUsage, _Mapping]]] = ..., sessions: _Optional[_Iterable[str]] = ..., hidden_sessions: _Optional[int] = ...) -> None: ...
 
 class ListProjectsRequest(_message.Message):
-    __slots__ = ()
-    def __init__(self) -> None: ...
+    __slots__ = ("page_size", "cursor")
+    PAGE_SIZE_FIELD_NUMBER: _ClassVar[int]
+    CURSOR_FIELD_NUMBER: _ClassVar[int]
+    page_size: int
+    cursor: str
+    def __init__(self, page_size: _Optional[int] = ..., cursor: _Optional[str] = ...) -> None: ...
 
 class ListProjectsResponse(_message.Message):
-    __slots__ = ("projects",)
+    __slots__ = ("projects", "next_cursor")
     PROJECTS_FIELD_NUMBER: _ClassVar[int]
+    NEXT_CURSOR_FIELD_NUMBER: _ClassVar[int]
     projects: _containers.RepeatedCompositeFieldContainer[Project]
-    def __init__(self, projects: _Optional[_Iterable[_Union[Project, _Mapping]]] = ...) -> None: ...
+    next_cursor: str
+    def __init__(self, projects: _Optional[_Iterable[_Union[Project, _Mapping]]] = ..., next_cursor: _Optional[str] = ...) -> None: ...
 
 class UpdateProjectRequest(_message.Message):
     __slots__ = ("name", "settings", "without_budget")

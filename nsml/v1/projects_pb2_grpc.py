@@ -104,7 +104,7 @@ class ProjectServiceServicer:
         raise NotImplementedError('Method not implemented!')
 
     def ListProjects(self, request, context):
-        """The projects of the caller; administrators: all.
+        """A page of the projects of the caller; administrators: of all. Errors: INVALID_ARGUMENT (the cursor).
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

@@ -281,6 +281,13 @@ async def test_tokens_work_over_tls_and_account_calls_do_what_they_say(live: Liv
     assert await code_of(revoke_root) == grpc.StatusCode.PERMISSION_DENIED
     users = await stub.ListUsers(accounts_pb2.ListUsersRequest(), metadata=root)
     assert [user.name for user in users.users] == ["kim", "root"]
+    request = accounts_pb2.ListUsersRequest(page_size=1)
+    for name, cursor in (("kim", "kim"), ("root", "")):
+        page = await stub.ListUsers(request, metadata=root)
+        assert ([user.name for user in page.users], page.next_cursor) == ([name], cursor)
+        request.cursor = page.next_cursor
+    wrong = stub.ListUsers(accounts_pb2.ListUsersRequest(cursor="None"), metadata=root)
+    assert await code_of(wrong) == grpc.StatusCode.INVALID_ARGUMENT
     assert (await stub.RevokeToken(accounts_pb2.RevokeTokenRequest(), metadata=kim)).revoked == 1
     assert await code_of(stub.GetCaller(ASK, metadata=kim)) == grpc.StatusCode.UNAUTHENTICATED
     await stub.DeleteUser(accounts_pb2.DeleteUserRequest(name="kim"), metadata=root)

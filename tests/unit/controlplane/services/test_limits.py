@@ -262,6 +262,11 @@ async def test_kept_bytes_of_one_user_are_bounded_and_removals_give_room_back() 
         await refused(sent(agent.stubs, other, session_id=session.id))
         every = (await root.accounts.ListUsage(accounts_pb2.ListUsageRequest())).usage
         assert [(one.user, one.is_full) for one in every] == [("eve", True), ("kim", False)]
+        request = accounts_pb2.ListUsageRequest(page_size=1)
+        for name, cursor in (("eve", "eve"), ("kim", "")):
+            page = await root.accounts.ListUsage(request)
+            assert ([one.user for one in page.usage], page.next_cursor) == ([name], cursor)
+            request.cursor = page.next_cursor
         # The newest checkpoint of a running session stays; what is not it goes, and makes room.
         remove = checkpoints_pb2.RemoveCheckpointsRequest(session=session.name, names=["best"])
         with pytest.raises(grpc.aio.AioRpcError) as kept:

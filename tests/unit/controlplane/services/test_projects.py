@@ -63,6 +63,33 @@ async def names(who: Stubs) -> list[str]:
     ]
 
 
+async def test_projects_are_listed_in_pages(rig: Rig) -> None:
+    """A page has as many as are asked for, whatever the caller does not see."""
+    root = await admin(rig)
+    kim = await rig.user("kim")
+    every = [f"p{number}" for number in range(7)]
+    own = every[::2]
+    for name in every:
+        await create(root, name, members=("kim",) if name in own else ())
+    for who, seen in ((root, every), (kim, own)):
+        assert await names(who) == seen
+        for size in range(1, len(seen) + 2):
+            request, found = pb.ListProjectsRequest(page_size=size), []
+            while True:
+                page = await who.projects.ListProjects(request)
+                found.append([one.name for one in page.projects])
+                request.cursor = page.next_cursor
+                if not request.cursor:
+                    break
+            assert found == [seen[at : at + size] for at in range(0, len(seen), size)]
+    first = await root.projects.ListProjects(pb.ListProjectsRequest(page_size=2))
+    await root.projects.DeleteProject(pb.DeleteProjectRequest(name="p1"))
+    rest = pb.ListProjectsRequest(page_size=2, cursor=first.next_cursor)
+    assert [one.name for one in (await root.projects.ListProjects(rest)).projects] == ["p2", "p3"]
+    wrong = root.projects.ListProjects(pb.ListProjectsRequest(cursor="none of ours"))
+    assert (await refused(wrong))[0] == "INVALID_ARGUMENT"
+
+
 async def test_made_shown_changed_and_removed(rig: Rig) -> None:
     root = await admin(rig)
     for name in ("kim", "lee"):

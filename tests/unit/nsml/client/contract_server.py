@@ -75,6 +75,7 @@ from tests.support.trees import stored_tree
 from tests.unit.nsml.client.contract_boards import Boards, Submissions, WithBoards
 from tests.unit.nsml.client.contract_competitions import Competitions, WithCompetitions
 from tests.unit.nsml.client.contract_files import Files
+from tests.unit.nsml.client.contract_pages import page_of
 from tests.unit.nsml.client.contract_programs import Scripted
 
 TOKEN = "secret-of-kim"
@@ -233,6 +234,7 @@ class State(WithCompetitions, WithBoards):
         self.conditions: list[nodes_pb2.Condition] = []
         self.users = {"kim": accounts_pb2.User(name="kim", role=accounts_pb2.ROLE_ADMIN)}
         self.kept_limits = {}
+        self.further_usage = []
         self.tokens = {TOKEN: "kim"}
         self.secrets = {}
         self.logins = {"docker.io": ("kim", b"s3cret")}
@@ -1701,7 +1703,8 @@ class Projects(projects_pb2_grpc.ProjectServiceServicer):
 
     def ListProjects(self, request, context):
         found = [self.state.projects[name] for name in sorted(self.state.projects)]
-        return projects_pb2.ListProjectsResponse(projects=found)
+        page, cursor = page_of(found, request)
+        return projects_pb2.ListProjectsResponse(projects=page, next_cursor=cursor)
 
     def UpdateProject(self, request, context):
         known = self.known(request, context)
@@ -1746,7 +1749,8 @@ class Accounts(accounts_pb2_grpc.AccountServiceServicer):
 
     def ListUsers(self, request, context):
         users = [self.state.users[name] for name in sorted(self.state.users)]
-        return accounts_pb2.ListUsersResponse(users=users)
+        page, cursor = page_of(users, request)
+        return accounts_pb2.ListUsersResponse(users=page, next_cursor=cursor)
 
     def DeleteUser(self, request, context):
         if request.name == "kim":
@@ -1779,7 +1783,9 @@ class Accounts(accounts_pb2_grpc.AccountServiceServicer):
 
     def ListUsage(self, request, context):
         usage = accounts_pb2.Usage(user="kim", kept_bytes=900, is_own_limit=True)
-        return accounts_pb2.ListUsageResponse(usage=[usage, accounts_pb2.Usage(user="lee")])
+        every = [usage, accounts_pb2.Usage(user="lee"), *self.state.further_usage]
+        page, cursor = page_of(every, request)
+        return accounts_pb2.ListUsageResponse(usage=page, next_cursor=cursor)
 
     def CreateToken(self, request, context):
         token = f"token-of-{request.user or 'kim'}"

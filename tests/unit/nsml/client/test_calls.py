@@ -4,6 +4,7 @@ import pytest
 from nsml.client import errors
 from nsml.client.connect import connect
 from nsml.client.contexts import Context
+from nsml.v1 import accounts_pb2, projects_pb2
 from nsml.v1 import sessions_pb2 as pb
 
 
@@ -22,6 +23,27 @@ async def test_listing_joins_the_pages(client, server):
     assert names == [f"kim/mnist/{number}" for number in (5, 4, 3, 2, 1)]
     limited = [s.name async for s in client.sessions.every(pb.SessionFilter(), limit=3)]
     assert limited == names[:3]
+
+
+async def test_lists_are_read_page_by_page(client, server):
+    """Projects, users, and what is kept for each, the most first: in whatever order pages have it."""
+    names = [f"p{number}" for number in range(5)]
+    server.state.projects.clear()
+    for name in names:
+        await client.projects.create(name, projects_pb2.ProjectSettings())
+        await client.accounts.create_user(name)
+        server.state.further_usage.append(
+            accounts_pb2.Usage(user=name, kept_bytes=1_000 if name in {"p1", "p3"} else 5)
+        )
+    assert [one.name for one in await client.projects.every()] == names
+    users = [one.name for one in await client.accounts.users()]
+    assert users == sorted(server.state.users)
+    assert users[-5:] == names
+    usage = [one.user for one in await client.accounts.every_usage()]
+    assert usage == ["p1", "p3", "kim", "p0", "p2", "p4", "lee"]
+    calls = server.state.calls
+    assert (calls.count("ListProjects"), calls.count("ListUsage")) == (3, 4)
+    assert calls.count("ListUsers") == (len(users) + 1) // 2
 
 
 @pytest.mark.parametrize("is_older", [False, True])
