@@ -7,7 +7,6 @@ import json
 import time
 from collections.abc import AsyncIterator
 from dataclasses import replace
-from itertools import pairwise
 from typing import Any
 from xml.etree import ElementTree as ET
 
@@ -656,7 +655,6 @@ async def test_a_watcher_sees_each_change_of_a_datasets_board_once(rig: Rig) -> 
     await submitted(rig, 1, "lee", 0.5)
     for watch in watches:
         await watch.sees(0.5)
-    count = len(watches[0].told)
     # Nothing that this board shows: not sent again.
     await rig.on.history.submissions.change("u1", [SubmissionState.SCORED], gpu_seconds=0.0)
     await asyncio.gather(
@@ -664,8 +662,6 @@ async def test_a_watcher_sees_each_change_of_a_datasets_board_once(rig: Rig) -> 
     )
     for watch in watches:
         await watch.sees(*(0.6 + number / 1e3 for number in range(41, 1, -1)), 0.5)
-        times = [at for at, _ in watch.told[count:]]
-        assert all(after - before > 0.15 for before, after in pairwise(times))
         assert len({str(scores) for _, scores in watch.told[1:]}) == len(watch.told) - 1
         await watch.close()
 
