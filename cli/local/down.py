@@ -10,8 +10,11 @@ from cli.confirmation import confirmed, go_ahead, rule_of
 from cli.group import command, pass_app
 from cli.local.common import DATA
 from cli.local.data_folder import data_folder
+from cli.local.running_folders import folder_of_context, running_folders
 from cli.local.teardown import TearDown, is_finalizing
 from cli.local.units import AGENT_UNIT, CONTROL_PLANE_UNIT, is_installed
+from nsml.common.shell import shell_line
+from nsml.common.text import visible
 from nsml.common.units import counted
 
 if TYPE_CHECKING:
@@ -25,8 +28,14 @@ if TYPE_CHECKING:
     from nsml.v1.sessions_pb2 import Session
     from nsml.view.confirmation import Plan
 
+_NAMED = 5
+"""Other data folders named where nothing runs."""
 
-@command("down", examples=["nsml down", "nsml down -y", "nsml down --keep-sessions"])
+
+@command(
+    "down",
+    examples=["nsml down", "nsml down -y", "nsml down --keep-sessions", "nsml down --data DIR"],
+)
 @click.option(
     "--keep-sessions", is_flag=True, help="Keep sessions running until the next `nsml up`."
 )
@@ -39,12 +48,15 @@ def down(app: App, /, *, keep_sessions: bool, data: Path | None) -> None:
     Asks first if sessions would end. With --keep-sessions they continue, and the next `nsml up`
     takes them over.
 
+    Without --data and NSML_DATA it is the platform in your own data folder; if none runs there, the one that
+    `nsml up --data DIR` started last.
+
     If the platform has other control planes, only this machine stops: its control plane, its agent
     and its sessions. The control planes that continue are printed.
     """
-    folder = data_folder(data, app.environ)
+    folder = _folder(app, data)
     if not folder.path.is_dir():
-        app.say(_nothing_words(folder))
+        _say_nothing_runs(app, folder)
         return
     with folder.locked():
         tear_down = TearDown(app, folder)
@@ -53,7 +65,7 @@ def down(app: App, /, *, keep_sessions: bool, data: Path | None) -> None:
         if not programs and not (replicas and not keep_sessions):
             if not app.flags.is_dry_run:
                 tear_down.stop_programs()
-            app.say(_nothing_words(folder))
+            _say_nothing_runs(app, folder)
             return
         others = _named(platform.others) if platform else ""
         if others:
@@ -78,6 +90,27 @@ def down(app: App, /, *, keep_sessions: bool, data: Path | None) -> None:
         kept = len({replica.session_id for replica in tear_down.replicas()})
     words = f", {_sessions(kept, 'goes', 'go')} on" if kept else ""
     app.write(f"nsml is down{' on this machine' if others else ''}{words}")
+
+
+def _folder(app: App, data: Path | None) -> DataFolder:
+    """Return the data folder as chosen; by default the user's own, else the one that commands use."""
+    folder = data_folder(data, app.environ)
+    own = TearDown(app, folder)
+    if data is not None or app.environ.get("NSML_DATA") or own.programs or own.replicas():
+        return folder
+    used = folder_of_context(app)
+    if used is None:
+        return folder
+    app.say(f"{'data':<14} {visible(str(used.path))}")
+    return used
+
+
+def _say_nothing_runs(app: App, folder: DataFolder) -> None:
+    """Say that nothing runs in a folder, and how to stop what runs in others."""
+    app.say(visible(_nothing_words(folder)))
+    for one in running_folders()[:_NAMED]:
+        command = shell_line(["nsml", "down", "--data", str(one.path)])
+        app.say(f"  try: {visible(command)}    stops what runs there")
 
 
 def _nothing_words(folder: DataFolder) -> str:
@@ -121,8 +154,6 @@ def _plan(
 
 def _named(members: Sequence[Member]) -> str:
     """Name control planes, each with its address for users."""
-    from nsml.common.text import visible
-
     addresses = ((one.name, one.user_address or one.local_address) for one in members)
     return ", ".join(visible(f"{name} ({address})") for name, address in addresses)
 

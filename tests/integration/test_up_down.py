@@ -17,6 +17,7 @@ import pytest
 from cli.local import processes
 from cli.local.ports import Held
 from cli.local.processes import Program
+from cli.local.running_folders import running_folders
 from tests.integration.machine import Machine, machine, until
 from tests.support.living_folders import files_below
 
@@ -56,6 +57,38 @@ def test_up_status_down_and_again(machine: Machine) -> None:
     dashboard = machine.nsml("dashboard")
     assert dashboard.stdout.startswith(f"{http}/view/"), dashboard.stderr
     assert machine.nsml("status").returncode == 0
+
+
+def test_down_finds_the_platform_that_up_started_in_another_folder(
+    machine: Machine, tmp_path: Path
+) -> None:
+    own = {"NSML_DATA": "", "XDG_DATA_HOME": str(tmp_path / "home")}
+    up = machine.nsml("up", "--no-agent", "--embedded", "--data", str(machine.data), **own)
+    assert up.returncode == 0, up.stderr
+    program = machine.program()
+    elsewhere = machine.nsml("down", NSML_DATA=str(tmp_path / "other"))
+    assert f"nothing runs in {tmp_path / 'other'}" in elsewhere.stderr
+    assert program.is_alive, "another folder was named"
+    down = machine.nsml("down", **own)
+    assert down.returncode == 0, down.stderr
+    assert str(machine.data) in down.stderr
+    assert down.stdout == "nsml is down\n"
+    assert not program.is_alive
+    again = machine.nsml("down", **own)
+    assert f"nothing runs in {tmp_path / 'home' / 'nsml' / 'default'}" in again.stderr
+
+
+def test_down_names_the_folders_in_which_something_runs(machine: Machine, tmp_path: Path) -> None:
+    assert machine.up().returncode == 0
+    strangers = {"NSML_DATA": "", "XDG_DATA_HOME": str(tmp_path), "NSML_CONFIG_DIR": str(tmp_path)}
+    down = machine.nsml("down", **strangers)
+    assert down.returncode == 0
+    assert machine.program().is_alive, "it is not that of this configuration"
+    assert "nothing runs" in down.stderr
+    assert machine.data in [folder.path for folder in running_folders()]
+    chosen = machine.nsml("down", "--data", str(machine.data), **strangers)
+    assert chosen.stdout == "nsml is down\n"
+    assert machine.data not in [folder.path for folder in running_folders()]
 
 
 def states(machine: Machine) -> dict[str, str]:
