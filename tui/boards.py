@@ -17,24 +17,23 @@ from nsml.view.boards import (
     interval_text,
     is_of_dataset,
     marks_text,
-    score_text,
 )
-from nsml.view.ranked_rows import gpu_time_text, trend_text
+from nsml.view.ranked_rows import SCORES, gpu_time_text, scores_of, trend_text
+from nsml.view.scores import digits_of, score_text
 from nsml.view.tables import Column, kept, render
 from nsml.view.times import seconds_of
 from tui.model import MOVES_SHOWN_S
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Collection, Mapping, Sequence
 
     from nsml.v1.boards_pb2 import BestPer, Board, BoardEntry, WatchBoardResponse
+    from nsml.view.scores import Digits
     from tui.model import Move
 
 MOST_BARS: Final = 12
 """Of a trend: as many as there are shows too little else."""
 LEAST_BARS: Final = 6
-SCORE_CELLS: Final = 10
-"""Of a score, at least."""
 FIRST: Final = 10
 """Entries below the list of boards."""
 _TITLE_CELLS: Final = 12
@@ -96,9 +95,12 @@ def move_text(move: Move | None, now: float) -> str:
 
 
 def entry_columns(
-    board: Board, move: Callable[[BoardEntry], Move | None], clock: Callable[[], float]
+    board: Board,
+    move: Callable[[BoardEntry], Move | None],
+    clock: Callable[[], float],
+    entries: Collection[BoardEntry] = (),
 ) -> list[Column[BoardEntry]]:
-    """Return the columns of entries with a score; `move`: the new rank change of an entry, if any."""
+    """Return the columns of these entries with a score; `move`: the new rank change of an entry, if any."""
 
     def rank(entry: BoardEntry, now: float) -> str:
         return f"{entry.rank} {move_text(move(entry), now)}".rstrip()
@@ -108,11 +110,9 @@ def entry_columns(
         return "red" if text.startswith("↓") else "green" if text else ""
 
     is_min = board.settings.direction == pb.SCORE_DIRECTION_MIN
-    found = {column.key: column for column in columns_for(board)}
+    found = {column.key: column for column in columns_for(board, entries)}
     if not is_of_dataset(board):
         found["submitted_at"] = found["submitted_at"]._replace(title="Reported")
-    for key in ("score", "private_score"):
-        found[key] = _narrower(found[key])
     found["rank"] = found["rank"]._replace(cell=rank, colour=rank_colour)
     found["trend"] = found["trend"]._replace(
         cell=lambda one, _: _trend(one, MOST_BARS, is_min=is_min),
@@ -126,11 +126,6 @@ def entry_columns(
     for key in ("submitted_at", "checkpoint"):
         found[key] = found[key]._replace(is_optional=False)
     return [found[key] for key in _SHOWN]
-
-
-def _narrower(column: Column[BoardEntry]) -> Column[BoardEntry]:
-    """Return a column of scores that may be rounded where there is no room: the details have all digits."""
-    return column._replace(shrinks_to=SCORE_CELLS, least=0)
 
 
 def _trend(entry: BoardEntry, cells: int, *, is_min: bool) -> str:
@@ -173,8 +168,19 @@ def state_text(board: Board, best_per: BestPer, entries: Sequence[BoardEntry]) -
     return " · ".join(filter(None, parts))
 
 
-def entry_lines(entry: BoardEntry, board: Board, ranked: int, now: float) -> list[str]:
-    """Describe an entry; `ranked`: how many have a rank."""
+def score_digits(entries: Collection[BoardEntry]) -> Mapping[str, Digits]:
+    """Return the digits of the scores of a list, by field: its columns are made anew when these change."""
+    return {field: digits_of(scores_of(field, entries)) for field in SCORES}
+
+
+def entry_lines(
+    entry: BoardEntry,
+    board: Board,
+    ranked: int,
+    now: float,
+    entries: Collection[BoardEntry] = (),
+) -> list[str]:
+    """Describe an entry among `entries`; `ranked`: how many have a rank."""
     likely = interval_text(entry)
     rank = [f"{entry.rank} of {ranked:,}"]
     rank += [f"likely {likely} (95 %)"] if likely else []
@@ -182,14 +188,19 @@ def entry_lines(entry: BoardEntry, board: Board, ranked: int, now: float) -> lis
     error = ""
     if entry.HasField("standard_error"):
         error = f" ± {number_text(entry.standard_error)} (standard error)"
-    private = score_text(entry.private_score) if entry.HasField("private_score") else ""
+    score, private = (
+        score_text(getattr(entry, field), score_digits(entries)[field])
+        if entry.HasField(field)
+        else ""
+        for field in SCORES
+    )
     cause = cause_words(entry.cause) if entry.cause else None
     again = shell_line(["nsml", "submit", "-t", entry.session, entry.checkpoint])
     is_there = entry.HasField("submitted_at")
     when = short_moment(seconds_of(entry.submitted_at), now, has_seconds=True) if is_there else ""
     rows = (
         ("rank", ", ".join(rank) if entry.rank else ""),
-        ("score", f"{score_text(entry.score)}{error}" if entry.HasField("score") else ""),
+        ("score", f"{score}{error}" if score else ""),
         ("private", private),
         ("why", cause.what if cause else ""),
         (
@@ -218,8 +229,7 @@ def preview_lines(received: WatchBoardResponse, now: float, room: int, *, opens:
     first = [one for one in received.entries if one.rank][:FIRST]
     if not first:
         return [name, *no_entries(board), "", *settings]
-    found = {column.key: column for column in columns_for(board)}
-    found["score"] = _narrower(found["score"])
+    found = {column.key: column for column in columns_for(board, first)}
     columns = [kept(found[key]) for key in _PREVIEWED]
     table = render(columns, first, now=now, room=max(room, 1)).lines
     more = [f"the first {FIRST}: {opens} shows all"] if len(first) == FIRST else []

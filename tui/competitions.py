@@ -5,14 +5,13 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final, TypeAlias
 
 from nsml.common.shell import shell_line
-from nsml.common.units import counted, duration_text, exact_number_text, short_moment
+from nsml.common.units import counted, duration_text, short_moment
 from nsml.v1 import competitions_pb2 as pb
 from nsml.v1.boards_pb2 import Board
 from nsml.v1.competitions_pb2 import Competition, Standing
 from nsml.view import boards as board_view
 from nsml.view.boards import BOARD_COLUMNS
 from nsml.view.competitions import (
-    STANDING_COLUMNS,
     competition_lines,
     full_name,
     has_begun,
@@ -20,18 +19,20 @@ from nsml.view.competitions import (
     next_phase,
     own_row,
     phase_state,
+    standing_columns,
     standings_word,
     state_word,
     team_text,
 )
-from nsml.view.ranked_rows import gpu_time_text
+from nsml.view.ranked_rows import SCORES, gpu_time_text, scores_of
+from nsml.view.scores import digits_of, score_text
 from nsml.view.sessions import visibility_word
 from nsml.view.tables import Column
 from nsml.view.times import seconds_of
-from tui.boards import SCORE_CELLS, move_text
+from tui.boards import move_text
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Collection, Sequence
 
     from nsml.v1.competitions_pb2 import Announcement, Phase, WatchStandingsResponse
     from tui.model import Move
@@ -160,9 +161,12 @@ def _running(competition: Competition) -> Phase | None:
 
 
 def standings_columns(
-    phase: Phase | None, move: Callable[[Standing], Move | None], clock: Callable[[], float]
+    phase: Phase | None,
+    move: Callable[[Standing], Move | None],
+    clock: Callable[[], float],
+    rows: Collection[Standing] = (),
 ) -> list[Column[Standing]]:
-    """Return the columns of standings, with new changes of ranks; `move`: that of a team, if any."""
+    """Return the columns of standings with these rows, and new changes of ranks; `move`: that of a team, if any."""
 
     def rank(row: Standing, now: float) -> str:
         return f"{row.rank or '-'} {move_text(move(row), now)}".rstrip()
@@ -176,9 +180,7 @@ def standings_columns(
             return f"── {cut_text(phase)} ──"
         return f"{team_text(row)} →" if row.goes_on and cut_text(phase) else team_text(row)
 
-    found = {column.key: column for column in STANDING_COLUMNS}
-    for key in ("score", "private_score"):
-        found[key] = found[key]._replace(shrinks_to=SCORE_CELLS, least=0)
+    found = {column.key: column for column in standing_columns(rows)}
     found["rank"] = found["rank"]._replace(cell=rank, colour=rank_colour)
     found["team"] = found["team"]._replace(cell=team)
     shown = [found[key] for key in _SHOWN]
@@ -214,18 +216,25 @@ def announcement_text(announcements: Sequence[Announcement], now: float) -> str:
     return f"{short_moment(seconds_of(newest.at), now)}  {' '.join(newest.text.split())}"
 
 
-def standing_lines(row: Standing, phase: Phase | None, now: float) -> list[str]:
-    """Describe a team in the standings."""
+def standing_lines(
+    row: Standing, phase: Phase | None, now: float, standings: Collection[Standing] = ()
+) -> list[str]:
+    """Describe a team in these standings."""
     if not row.team:
         return [cut_text(phase), "  as of now: ranks change until the standings are final"]
-    has_score, has_private = row.HasField("score"), row.HasField("private_score")
+    score, private = (
+        score_text(getattr(row, field), digits_of(scores_of(field, standings)))
+        if row.HasField(field)
+        else ""
+        for field in SCORES
+    )
     is_there = row.HasField("submitted_at")
     goes_on = "goes on to the next phase" if row.goes_on and cut_text(phase) else ""
     rows = (
         ("rank", f"{row.rank:,}" if row.rank else f"none: {mark_text(row) or 'no score yet'}"),
         ("before", f"{row.rank_before:,}" if row.rank_before else ""),
-        ("score", exact_number_text(row.score) if has_score else ""),
-        ("private", exact_number_text(row.private_score) if has_private else ""),
+        ("score", score),
+        ("private", private),
         ("public rank", f"{row.public_rank:,}" if row.public_rank else ""),
         ("", goes_on),
         ("members", ", ".join(row.members)),

@@ -202,7 +202,7 @@ def show(
     write_list(
         app,
         answer.entries,
-        columns=view.columns_for(answer.board),
+        columns=view.columns_for(answer.board, answer.entries),
         record=view.entry_record,
         name="session",
         none="no entries yet",

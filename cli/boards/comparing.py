@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from nsml.client.calls import Client
     from nsml.v1.boards_pb2 import BoardEntry
     from nsml.v1.sessions_pb2 import Session
+    from nsml.view.scores import Digits
 
 
 class _Pair(NamedTuple):
@@ -47,10 +48,14 @@ def diff(app: App, context: click.Context, *, name: str, rank: int | None, per: 
     its arguments as the board shows them.
     """
     from cli.sessions.diff import diff as diff_sessions
+    from nsml.view.ranked_rows import scores_of
+    from nsml.view.scores import digits_of
 
     pair = app.call(lambda client: _find(client, name, rank, per))
-    for entry in (pair.own, pair.other):
-        app.say(visible(_line(entry)))
+    entries = (pair.own, pair.other)
+    digits = digits_of(scores_of("score", entries))
+    for entry in entries:
+        app.say(visible(_line(entry, digits)))
     if pair.are_visible:
         references = (pair.own.session_id, pair.other.session_id)
         result = context.invoke(diff_sessions, references=references, with_metrics=True)
@@ -115,11 +120,12 @@ def _is_same(one: BoardEntry, other: BoardEntry) -> bool:
     return (one.session_id, one.submission_id) == (other.session_id, other.submission_id)
 
 
-def _line(entry: BoardEntry) -> str:
+def _line(entry: BoardEntry, digits: Digits) -> str:
     """Return `#2 kim (you) 0.9855 kim/digits/3 best`."""
     from nsml.view import boards as view
+    from nsml.view.scores import score_text
 
-    score = view.score_text(entry.score) if entry.HasField("score") else "-"
+    score = score_text(entry.score, digits) if entry.HasField("score") else "-"
     return f"#{entry.rank} {view.owner_text(entry)} {score} {entry.session} {entry.checkpoint}".rstrip()
 
 

@@ -80,7 +80,7 @@ def write_result(app: App, over: Submission, place: Place | None = None) -> int:
     has_failed = over.state == pb.SUBMISSION_STATE_FAILED
     lines = []
     if over.HasField("score"):
-        lines.append(f"Score: {view.score_text(over.score)}")
+        lines.append(f"Score: {_score_text(app, over.score)}")
     if place is not None:
         table, own = place
         lines.append(f"Rank: {own.rank} (team {own.team} in {over.competition}, {table.phase})")
@@ -103,6 +103,14 @@ def write_result(app: App, over: Submission, place: Place | None = None) -> int:
         why = f": {over.message}" if over.message else ""
         app.say(visible(f"submission {over.id} done, without a score{why}"))
     return ExitCode.OK
+
+
+def _score_text(app: App, score: float) -> str:
+    """Return the score of a submission; in NSML's style with all its digits, as NSML printed it."""
+    from nsml.common.units import exact_number_text
+    from nsml.view.scores import score_text
+
+    return exact_number_text(score) if app.is_nsml_style else score_text(score)
 
 
 def _failure(over: Submission) -> CommandError:

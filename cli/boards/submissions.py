@@ -66,10 +66,11 @@ def ls(app: App, *, board: str, last: int, watch: bool) -> None:
     if watch:
         _watch(app, fetch=fetch)
         return
+    found = app.call(fetch)
     write_list(
         app,
-        app.call(fetch),
-        columns=view.SUBMISSION_COLUMNS,
+        found,
+        columns=view.submission_columns(found),
         record=view.submission_record,
         name="id",
         none="no submissions yet: nsml submit SESSION",
@@ -98,7 +99,7 @@ def _watch(app: App, *, fetch: Fetch) -> None:
         async with beside_each_other() as group, aclosing(looking):
             group.create_task(watched.keep_true(client.clock))
             async for found in looking:
-                watched.take(found, view.SUBMISSION_COLUMNS)
+                watched.take(found, view.submission_columns(found))
 
     app.call(watch)
 

@@ -66,7 +66,7 @@ def watch_entries(app: App, name: str, selection: Selection) -> None:
             group.create_task(watched.keep_true(client.clock))
             async for answer in watching:
                 shown, board = changes.marked(answer.entries), answer.board
-                watched.take(shown, view.columns_for(board), view.headline(board))
+                watched.take(shown, view.columns_for(board, shown), view.headline(board))
 
     app.call(follow)
 

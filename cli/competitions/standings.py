@@ -70,10 +70,11 @@ def standings(
     )
     if app.is_for_people:
         app.say(visible(_headline(answer)))
+    rows = view.first_rows(answer.standings, first)
     write_list(
         app,
-        view.first_rows(answer.standings, first),
-        columns=view.STANDING_COLUMNS,
+        rows,
+        columns=view.standing_columns(rows),
         record=view.standing_record,
         name="team",
         none="no teams" if answer.competition.state == COMPETITION_STATE_CLOSED else "no teams yet",
@@ -117,6 +118,6 @@ def _watch(app: App, name: str, phase: str, first: int | None) -> None:
             group.create_task(watched.keep_true(client.clock))
             async for answer in watching:
                 rows = view.first_rows(answer.standings, first)
-                watched.take(rows, view.STANDING_COLUMNS, _headline(answer))
+                watched.take(rows, view.standing_columns(rows), _headline(answer))
 
     app.call(follow)

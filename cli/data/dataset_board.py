@@ -41,7 +41,7 @@ def board(app: App, *, name: str) -> None:
     write_list(
         app,
         answer.entries,
-        columns=view.nsml_columns(),
+        columns=view.nsml_columns(answer.entries),
         record=view.nsml_record,
         name="session",
         none="no submissions yet: nsml submit SESSION CHECKPOINT",

@@ -10,9 +10,13 @@ from xml.sax.saxutils import escape
 from nsml.common.text import fit, visible
 from nsml.common.units import counted
 from nsml.v1 import boards_pb2 as pb
+from nsml.view.ranked_rows import scores_of
+from nsml.view.scores import digits_of, score_text
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
+
+    from nsml.view.scores import Digits
 
 ROWS: Final = 10
 WIDTH: Final = 640
@@ -55,6 +59,7 @@ def board_svg(board: pb.Board, entries: Sequence[pb.BoardEntry]) -> str:
 
 
 def _lines(board: pb.Board, rows: Sequence[pb.BoardEntry]) -> Iterator[str]:
+    digits = digits_of(scores_of("score", rows))
     height = _HEAD + _ROW * max(len(rows), 1) + _FOOT
     yield (
         f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {height}" width="{WIDTH}"'
@@ -62,7 +67,7 @@ def _lines(board: pb.Board, rows: Sequence[pb.BoardEntry]) -> Iterator[str]:
     )
     name = f"{board.owner}/{board.name}"
     yield f"<title>{_text(name, _TITLE_CELLS)}</title>"
-    yield f"<desc>{escape('; '.join(_described(rows)))}</desc>"
+    yield f"<desc>{escape('; '.join(_described(rows, digits)))}</desc>"
     yield f"<style>{_STYLE}</style>"
     yield (f'<rect class="page" x="0.5" y="0.5" width="{WIDTH - 1}" height="{height - 1}" rx="6"/>')
     yield _label(
@@ -78,7 +83,7 @@ def _lines(board: pb.Board, rows: Sequence[pb.BoardEntry]) -> Iterator[str]:
     )
     yield f'<line class="line" x1="0" x2="{WIDTH}" y1="{_HEAD - 6}" y2="{_HEAD - 6}"/>'
     for number, row in enumerate(rows):
-        yield from _row(row, _HEAD + _ROW * number + 12)
+        yield from _row(row, digits, _HEAD + _ROW * number + 12)
     if not rows:
         yield _label(_PAD, _HEAD + 12, "no entries with a score yet", 'class="faint"')
     way = "least" if board.settings.direction == pb.SCORE_DIRECTION_MIN else "greatest"
@@ -93,7 +98,7 @@ def _metric(board: pb.Board) -> str:
     return board.settings.metric or "score"
 
 
-def _row(row: pb.BoardEntry, y: int) -> Iterator[str]:
+def _row(row: pb.BoardEntry, digits: Digits, y: int) -> Iterator[str]:
     yield _label(_RANK, y, f"{row.rank}", 'class="text number" text-anchor="end"')
     if row.rank_before and row.rank_before != row.rank:
         is_up = row.rank < row.rank_before
@@ -101,7 +106,7 @@ def _row(row: pb.BoardEntry, y: int) -> Iterator[str]:
         yield _label(_CHANGE, y, sign, f'class="{"up" if is_up else "down"}" font-size="10"')
     user = f"{row.owner} ({row.team})" if row.team else row.owner
     yield _label(_USER, y, _text(user, _USER_CELLS), 'class="text"')
-    score = f"{row.score:.6g}"
+    score = score_text(row.score, digits)
     if row.HasField("standard_error"):
         score += f" ± {row.standard_error:.2g}"
     yield _label(_SCORE, y, score, 'class="text number" text-anchor="end"')
@@ -122,9 +127,9 @@ def _points(trend: Sequence[float], y: int) -> str:
     )
 
 
-def _described(rows: Iterable[pb.BoardEntry]) -> Iterator[str]:
+def _described(rows: Iterable[pb.BoardEntry], digits: Digits) -> Iterator[str]:
     for row in rows:
-        yield f"{row.rank}. {_clean(row.owner)} {row.score:.6g}"
+        yield f"{row.rank}. {_clean(row.owner)} {score_text(row.score, digits)}"
 
 
 def _label(x: int, y: int, text: str, style: str) -> str:

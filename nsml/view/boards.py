@@ -26,13 +26,15 @@ from nsml.view.ranked_rows import (
     score_column,
     submitted_column,
     trend_column,
+    with_score_texts,
 )
+from nsml.view.scores import score_text
 from nsml.view.sessions import visibility_word
 from nsml.view.tables import Column
 from nsml.view.times import moment_of, seconds_of
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Collection, Iterator, Mapping
 
     from nsml.v1.boards_pb2 import (
         Board,
@@ -334,11 +336,6 @@ def next_text(at: float, now: float) -> str:
 # Scores and ranks
 
 
-def score_text(score: float) -> str:
-    """Return a score with all its digits."""
-    return exact_number_text(score)
-
-
 def keeps_best_text(submission: Submission) -> str:
     """Return why the score is not this submission's own: it is no improvement; "" for others."""
     if not submission.keeps_best or not submission.HasField("score"):
@@ -473,8 +470,11 @@ COLUMNS: tuple[Column[BoardEntry], ...] = (
 _NSML_KEYS: Final = ("owner", "score", "submitted_at", "session", "checkpoint", "args")
 
 
-def columns_for(board: Board) -> list[Column[BoardEntry]]:
-    """Return the columns of a board's entries: the score has the board's title, a trend its direction."""
+def columns_for(board: Board, entries: Collection[BoardEntry] = ()) -> list[Column[BoardEntry]]:
+    """Return the columns of a board's entries: the score has the board's title, a trend its direction.
+
+    `entries`: those of the table, whose scores have enough digits to differ.
+    """
     settings = board.settings
     is_min = settings.direction == pb.SCORE_DIRECTION_MIN
     found = []
@@ -486,13 +486,14 @@ def columns_for(board: Board) -> list[Column[BoardEntry]]:
         else:
             found.append(column)
     trend: Column[BoardEntry] = trend_column(lambda _: is_min)
-    return [*found, trend]
+    return with_score_texts([*found, trend], entries)
 
 
-def nsml_columns() -> list[Column[BoardEntry]]:
-    """Return the columns of `nsml dataset board`: Owner Score Submitted Session Model Args."""
+def nsml_columns(entries: Collection[BoardEntry] = ()) -> list[Column[BoardEntry]]:
+    """Return the columns of `nsml dataset board` for these entries: Owner Score Submitted Session Model Args."""
     by_key = {column.key: column for column in COLUMNS}
-    return [by_key[key]._replace(is_wide=False, is_optional=False) for key in _NSML_KEYS]
+    found = [by_key[key]._replace(is_wide=False, is_optional=False) for key in _NSML_KEYS]
+    return with_score_texts(found, entries)
 
 
 # Boards
@@ -708,7 +709,7 @@ def nsml_record(entry: BoardEntry) -> dict[str, Any]:
 # Submissions
 
 
-SUBMISSION_COLUMNS: tuple[Column[Submission], ...] = (
+_SUBMISSION_COLUMNS: tuple[Column[Submission], ...] = (
     Column(key="id", title="Id", cell=lambda s, _: s.id),
     Column(key="dataset", title="Dataset", cell=lambda s, _: s.dataset, shrinks_to=10),
     Column(
@@ -749,6 +750,11 @@ SUBMISSION_COLUMNS: tuple[Column[Submission], ...] = (
         is_optional=True,
     ),
 )
+
+
+def submission_columns(submissions: Collection[Submission] = ()) -> list[Column[Submission]]:
+    """Return the columns of a list of these submissions."""
+    return with_score_texts(_SUBMISSION_COLUMNS, submissions)
 
 
 def submission_record(submission: Submission, *, team_rank: int | None = None) -> dict[str, Any]:
@@ -815,7 +821,7 @@ def submission_lines(submission: Submission, now: float) -> list[str]:
         ("rank", str(one.rank) if one.rank else ""),
         ("submitted", _moment_text(one, "submitted_at", now)),
         ("ended", _moment_text(one, "ended_at", now)),
-        *((step.kind, _step_text(step, now)) for step in one.steps),
+        *(row for step in one.steps for row in _step_rows(one, step, now)),
         ("next", next_text(seconds_of(one.next_at), now) if one.HasField("next_at") else ""),
     ]
     lines = [f"{one.id} {one.session} {one.checkpoint}".rstrip()]
@@ -829,6 +835,20 @@ def _moment_text(submission: Submission, field: str, now: float) -> str:
         return ""
     at = seconds_of(getattr(submission, field))
     return f"{short_moment(at, now, has_seconds=True)}, {ago(now - at)}"
+
+
+def _step_rows(
+    submission: Submission, step: SubmissionStep, now: float
+) -> Iterator[tuple[str, str]]:
+    """Yield a step; while it runs, and where it failed, also the command that shows its log."""
+    yield step.kind, _step_text(step, now)
+    # Nobody reads what a prediction on hidden inputs wrote; the session of a step that succeeded is soon removed.
+    is_sealed = step.kind == "predict" and not submission.is_test
+    is_over = step.HasField("ended_at")
+    has_failed = submission.state == pb.SUBMISSION_STATE_FAILED and step == submission.steps[-1]
+    is_there = step.session and step.HasField("started_at") and (has_failed or not is_over)
+    if is_there and not is_sealed:
+        yield "", shell_line(["nsml", "logs", step.session])
 
 
 def _step_text(step: SubmissionStep, now: float) -> str:

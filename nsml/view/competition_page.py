@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import quote
 
 from nsml.common.shell import shell_line
-from nsml.common.units import counted, duration_text, exact_number_text, moment, thousandths
+from nsml.common.units import counted, duration_text, moment, thousandths
 from nsml.v1 import competitions_pb2 as pb
 from nsml.view.competitions import (
     begun_phases,
@@ -26,8 +26,9 @@ from nsml.view.competitions import (
     state_word,
     team_size,
 )
-from nsml.view.ranked_rows import change_text
+from nsml.view.ranked_rows import SCORES, change_text, scores_of
 from nsml.view.safe_markdown import clean, rendered
+from nsml.view.scores import digits_of, score_text
 from nsml.view.times import seconds_of
 
 if TYPE_CHECKING:
@@ -321,6 +322,11 @@ def _standings_table(standings: Standings, advance: int) -> list[str]:
         ("Submitted", "wide"),
         *([("Re-run", "wide")] if has_reruns else []),
     ]
+    digits = {field: digits_of(scores_of(field, shown)) for field in SCORES}
+
+    def score(row: Standing, field: str) -> str:
+        return score_text(getattr(row, field), digits[field]) if row.HasField(field) else "-"
+
     rows = []
     is_cut = bool(advance) and any(row.goes_on for row in standings.rows)
     for row in shown:
@@ -332,9 +338,9 @@ def _standings_table(standings: Standings, advance: int) -> list[str]:
             str(row.rank) if row.rank else "-",
             _team(row, is_final=standings.is_final),
             *([_text(", ".join(row.members))] if has_members else []),
-            _score(row, "score"),
+            score(row, "score"),
             *(
-                [_score(row, "private_score"), str(row.public_rank) if row.public_rank else "-"]
+                [score(row, "private_score"), str(row.public_rank) if row.public_rank else "-"]
                 if is_private
                 else []
             ),
@@ -373,10 +379,6 @@ def _team(row: Standing, *, is_final: bool) -> str:
         kind = {"+": "up", "-": "down"}.get(change[0], "faint")
         words.append(f'<span class="{kind}">{change}</span>')
     return " ".join(words)
-
-
-def _score(row: Standing, field: str) -> str:
-    return exact_number_text(getattr(row, field)) if row.HasField(field) else "-"
 
 
 def _phases(competition: Competition, now: float) -> Iterator[str]:

@@ -9,7 +9,6 @@ from nsml.common.units import (
     ago,
     counted,
     duration_text,
-    exact_number_text,
     short_moment,
     thousandths,
     whole,
@@ -27,13 +26,15 @@ from nsml.view.ranked_rows import (
     score_column,
     submitted_column,
     trend_column,
+    with_score_texts,
 )
+from nsml.view.scores import score_text
 from nsml.view.sessions import visibility_word
 from nsml.view.tables import Column
 from nsml.view.times import moment_of, seconds_of
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Collection, Iterable, Mapping, Sequence
 
     from nsml.v1.competitions_pb2 import (
         Competition,
@@ -531,7 +532,7 @@ def _team_rows(
     rank = ""
     if own is not None:
         rank = f"{own.rank:,} of {answer.competition.team_count:,}" if own.rank else "none yet"
-        rank += f", score {exact_number_text(own.score)}" if own.HasField("score") else ""
+        rank += f", score {score_text(own.score)}" if own.HasField("score") else ""
     next_at = next_text(seconds_of(team.next_at), now) if team.HasField("next_at") else ""
     return [
         ("your team", f"{team.name}: {', '.join(team.members)}"),
@@ -664,7 +665,7 @@ def _is_min(row: Standing) -> bool:
 
 
 _SCORE: Column[Standing] = score_column()
-STANDING_COLUMNS: tuple[Column[Standing], ...] = (
+_STANDING_COLUMNS: tuple[Column[Standing], ...] = (
     rank_column(),
     change_column(),
     Column(
@@ -721,6 +722,11 @@ STANDING_COLUMNS: tuple[Column[Standing], ...] = (
     ),
     trend_column(_is_min),
 )
+
+
+def standing_columns(rows: Collection[Standing] = ()) -> list[Column[Standing]]:
+    """Return the columns of standings with these rows."""
+    return with_score_texts(_STANDING_COLUMNS, rows)
 
 
 def standing_record(row: Standing) -> dict[str, Any]:

@@ -4,18 +4,23 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final, Protocol, TypeVar
 
-from nsml.common.units import ago, ago_within, duration_text, exact_number_text, number_within
+from nsml.common.units import ago, ago_within, duration_text, number_within
+from nsml.view.scores import digits_of, score_text
 from nsml.view.tables import Column
 from nsml.view.telemetry import BARS
 from nsml.view.times import seconds_of
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Collection, Iterable, Sequence
 
     from google.protobuf.timestamp_pb2 import Timestamp
 
 SCORE_CELLS: Final = 24
-"""Cells of the longest score: never rounded to fit a table."""
+"""Cells of the longest score: never rounded to fit a table, where it could look equal to another one."""
+
+
+SCORES: Final = ("score", "private_score")
+"""Fields with scores, and the keys of their columns."""
 
 
 class Scored(Protocol):
@@ -127,7 +132,7 @@ def change_column() -> Column[R]:
 
 
 def score_column(key: str = "score", title: str = "Score") -> Column[S]:
-    """Return the column of a field with a score that may be absent: all digits, or fewer in a narrower column."""
+    """Return the column of a field with a score that may be absent; `with_score_texts` adapts it to a table."""
 
     def number(row: S) -> float:
         return float(getattr(row, key))
@@ -135,7 +140,7 @@ def score_column(key: str = "score", title: str = "Score") -> Column[S]:
     return Column(
         key=key,
         title=title,
-        cell=lambda s, _: exact_number_text(number(s)) if s.HasField(key) else "-",
+        cell=lambda s, _: score_text(number(s)) if s.HasField(key) else "-",
         shrinks_to=SCORE_CELLS,
         least=SCORE_CELLS,
         within=lambda s, _, cells: number_within(number(s), cells) if s.HasField(key) else "",
@@ -146,6 +151,27 @@ def private_score_column() -> Column[S]:
     """Return the column of private scores, shown if there are any."""
     column: Column[S] = score_column("private_score", "Private")
     return column._replace(is_wide=True, is_worth=lambda s: s.HasField("private_score"))
+
+
+def scores_of(key: str, rows: Iterable[Scored]) -> list[float]:
+    """Return the scores in a field of these rows."""
+    return [float(getattr(one, key)) for one in rows if one.HasField(key)]
+
+
+def with_score_texts(columns: Sequence[Column[S]], rows: Collection[S]) -> list[Column[S]]:
+    """Return the columns of a table with these rows: its scores have enough digits to differ, if they do."""
+    return [_apart(one, rows) if one.key in SCORES else one for one in columns]
+
+
+def _apart(column: Column[S], rows: Collection[S]) -> Column[S]:
+    key, cell = column.key, column.cell
+    if not (digits := digits_of(scores_of(key, rows))):
+        return column
+    return column._replace(
+        cell=lambda s, now: (
+            score_text(float(getattr(s, key)), digits) if s.HasField(key) else cell(s, now)
+        )
+    )
 
 
 def submitted_column() -> Column[S]:

@@ -18,6 +18,7 @@ from tui.boards import (
     entry_lines,
     next_best_per,
     no_entries,
+    score_digits,
     state_text,
     unscored_columns,
     unscored_title,
@@ -67,6 +68,7 @@ class BoardScreen(Listing["BoardEntry"]):
         self._board = board
         self._best_per = best_per_of(board)
         self._is_mine = False
+        self._digits = score_digits(())
 
     def body(self) -> ComposeResult:
         """Two lists, and the details of an entry."""
@@ -111,6 +113,7 @@ class BoardScreen(Listing["BoardEntry"]):
             self._board,
             lambda one: self.model.moves.get(place_key(one, self._best_per)),
             self.dashboard.clock.time,
+            self._entries,
         )
 
     def key(self, item: BoardEntry) -> str:
@@ -144,7 +147,8 @@ class BoardScreen(Listing["BoardEntry"]):
     def lines(self, item: BoardEntry) -> Sequence[str]:
         """All of an entry."""
         ranked = sum(one.rank > 0 for one in self._entries)
-        return entry_lines(item, self._board, ranked, self.dashboard.clock.time())
+        now = self.dashboard.clock.time()
+        return entry_lines(item, self._board, ranked, now, self._entries)
 
     def chosen(self) -> Sequence[Session]:
         """The session of the entry under the cursor, if it is known here."""
@@ -172,7 +176,8 @@ class BoardScreen(Listing["BoardEntry"]):
         received = self._received
         if received is not None:
             before, self._board = self._board, received.answer.board
-            if before.settings != self._board.settings:
+            digits, self._digits = self._digits, score_digits(self._entries)
+            if before.settings != self._board.settings or digits != self._digits:
                 self.table.show(self.table.items, columns=self.columns())
         self._unscored()
         super().draw()

@@ -84,6 +84,11 @@ class StandingsScreen(Listing["Standing"]):
         return received if received is not None and received.key == self._query.key else None
 
     @property
+    def _rows(self) -> Sequence[Standing]:
+        received = self._received
+        return received.answer.standings if received is not None else ()
+
+    @property
     def phase(self) -> str:
         """The shown phase."""
         received = self._received
@@ -96,7 +101,10 @@ class StandingsScreen(Listing["Standing"]):
     def columns(self) -> Sequence[Column[Standing]]:
         """Those of `nsml competition standings`, with new changes of ranks."""
         return standings_columns(
-            self._phase, lambda one: self.model.moves.get(one.team), self.dashboard.clock.time
+            self._phase,
+            lambda one: self.model.moves.get(one.team),
+            self.dashboard.clock.time,
+            self._rows,
         )
 
     def key(self, item: Standing) -> str:
@@ -105,8 +113,7 @@ class StandingsScreen(Listing["Standing"]):
 
     def items(self) -> Sequence[Standing]:
         """All teams, with the cut."""
-        received = self._received
-        return with_cut(received.answer.standings, self._phase) if received is not None else ()
+        return with_cut(self._rows, self._phase)
 
     def texts(self, item: Standing) -> Sequence[str]:
         """Team and members."""
@@ -129,7 +136,7 @@ class StandingsScreen(Listing["Standing"]):
 
     def lines(self, item: Standing) -> Sequence[str]:
         """All of a team."""
-        return standing_lines(item, self._phase, self.dashboard.clock.time())
+        return standing_lines(item, self._phase, self.dashboard.clock.time(), self._rows)
 
     def command(self) -> tuple[str, str]:
         """The same standings."""

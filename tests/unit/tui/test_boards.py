@@ -6,7 +6,6 @@ from nsml.v1 import boards_pb2 as pb
 from tests.unit.tui.conftest import said, shows, until
 from tests.unit.tui.story import AT
 from tui.boards import (
-    SCORE_CELLS,
     best_per_of,
     entry_columns,
     entry_lines,
@@ -98,15 +97,16 @@ def test_a_move_is_in_the_rank_and_its_colour_is_not_the_only_sign():
     assert (calm.cell(entry(3), 51.0), calm.colour(entry(3))) == ("3", "")
 
 
-@pytest.mark.parametrize(
-    ("score", "text"), [(0.75, "0.75"), (0.7489941891779862, "0.74899419"), (-1e-30, "-1e-30")]
-)
-def test_scores_are_rounded_only_where_there_is_no_room_and_never_in_the_details(score, text):
-    one = entry(1, score=score)
-    columns = {each.key: each for each in entry_columns(BOARD, lambda _: None, lambda: AT)}
-    assert columns["score"].cell(one, AT) == repr(score)
-    assert columns["score"].within(one, AT, SCORE_CELLS) == text
-    assert repr(score) in "\n".join(entry_lines(one, BOARD, 1, AT))
+def test_scores_that_look_equal_have_more_digits_in_the_list_and_in_the_details():
+    first, second, third = (entry(n, score=one) for n, one in enumerate([0.75, 5 / 6, 0.83333334]))
+    found = [first, second, third]
+    columns = {each.key: each for each in entry_columns(BOARD, lambda _: None, lambda: AT, found)}
+    texts = [columns["score"].cell(one, AT) for one in found]
+    assert texts == ["0.75", "0.83333333", "0.83333334"]
+    for one, text in zip(found, texts, strict=True):
+        assert f" {text}\n" in "\n".join([*entry_lines(one, BOARD, 3, AT, found), ""])
+    alone = {each.key: each for each in entry_columns(BOARD, lambda _: None, lambda: AT, [second])}
+    assert alone["score"].cell(second, AT) == "0.833333"
 
 
 @pytest.mark.parametrize("most", [1, 2, 5, 12, 40])

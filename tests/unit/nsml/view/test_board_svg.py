@@ -44,6 +44,13 @@ def test_a_row_has_rank_change_user_score_and_trend() -> None:
     assert "prefers-color-scheme: dark" in picture
 
 
+def test_different_scores_look_different() -> None:
+    rows = [pb.BoardEntry(rank=1, owner="lee", score=5 / 6)]
+    assert "0.833333" in texts(board_svg(board(), rows))
+    rows.append(pb.BoardEntry(rank=2, owner="max", score=0.83333332))
+    assert {"0.83333333", "0.83333332"} <= {*texts(board_svg(board(), rows))}
+
+
 def test_only_the_first_rows_are_in_it() -> None:
     found = texts(board_svg(board(), [entry(rank) for rank in range(1, 50)]))
     assert found.count("lee") == ROWS

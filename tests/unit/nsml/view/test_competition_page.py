@@ -101,13 +101,20 @@ def test_without_a_cut_there_is_no_line():
 
 
 def test_private_scores_are_told_once_they_are_final():
-    rows = [standing(1, "lions", 0.9, private_score=0.123454321, public_rank=7, rerun="same")]
+    rows = [standing(1, "lions", 0.9, private_score=0.123454, public_rank=7, rerun="same")]
     for is_final in (False, True):
         html = page(competition(**RUNNING), rows, is_final=is_final)
-        assert ("0.123454321" in html) is is_final
+        assert ("0.123454" in html) is is_final
         assert ("Public rank" in html) is is_final
     assert "final, by private scores" in words(html)
     assert "first: final 1" not in words(page(competition(**RUNNING), rows, is_final=True))
+
+
+def test_different_scores_look_different():
+    rows = [standing(1, "a", 0.83333334), standing(2, "b", 5 / 6), standing(3, "c", 1 / 3)]
+    html = page(competition(**RUNNING), rows)
+    for text in ("0.83333334", "0.83333333", "0.333333"):
+        assert f">{text}<" in html
 
 
 def test_only_the_first_rows_are_listed():

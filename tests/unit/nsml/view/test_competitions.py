@@ -131,7 +131,7 @@ def test_a_hostile_team_is_quoted_for_the_shell():
 
 
 def test_a_trend_rises_as_scores_get_better_also_if_less_is_better():
-    trend = next(one for one in view.STANDING_COLUMNS if one.key == "trend").cell
+    trend = next(one for one in view.standing_columns() if one.key == "trend").cell
     assert trend(pb.Standing(trend=[0.1, 0.9]), 0) == trend(pb.Standing(trend=[0.9, 0.1]), 0)
     assert trend(pb.Standing(trend=[0.1]), 0) == "-"
 

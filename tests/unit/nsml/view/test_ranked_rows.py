@@ -41,7 +41,7 @@ def test_shared_columns_show_the_same_of_an_entry_and_of_a_team() -> None:
     row = pb.Standing(**values, trend=[0.1, 0.9])
     entry.submitted_at.seconds = row.submitted_at.seconds = 1_000
     of_board = {one.key: one for one in boards.columns_for(boards_pb2.Board())}
-    of_standings = {one.key: one for one in competitions.STANDING_COLUMNS}
+    of_standings = {one.key: one for one in competitions.standing_columns()}
     for key in (*SHARED, "score"):
         one, other = of_board[key], of_standings[key]
         assert one.title == other.title
