@@ -85,7 +85,7 @@ async def _fetch(client: Client) -> dict[str, list[str]]:
     from nsml.v1.resources_pb2 import ISOLATION_CONTAINER
     from nsml.v1.sessions_pb2 import SessionFilter
 
-    chosen = SessionFilter(include_ended=True)
+    chosen = SessionFilter(include_ended=True, without_submission_steps=True)
     sessions = [s.name async for s in client.sessions.every(chosen, limit=_SESSIONS, short=True)]
     found = await client.datasets.every()
     datasets = [dataset.name for dataset in found]

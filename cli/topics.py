@@ -54,7 +54,9 @@ How to choose sessions: words of nsml ps, --filter and nsml-tui
   age<2h gpus>=4    how long ago it was submitted, how many GPUs it asks for
   state:run,queued  one of these; as state: also name, user, project, memo, ds
                     (dataset), node, model, priority, pod, id, origin (a
-                    session), held_cause (start_failures, node_losses);
+                    session), held_cause (start_failures, node_losses),
+                    type (normal, submit, submit(test), evaluate, infer),
+                    submission (an id; * lists the steps of all);
                     * and ? are text
                     states: queued preparing running paused unknown stopping
                     finalizing succeeded failed stopped held

@@ -2,20 +2,13 @@
 
 from __future__ import annotations
 
+from nsml.spec.submission_steps import is_step
 from nsml.v1 import sessions_pb2 as sessions
-
-_CONFINED = frozenset(
-    {
-        sessions.SESSION_STAGE_PREDICT,
-        sessions.SESSION_STAGE_PREDICT_TEST,
-        sessions.SESSION_STAGE_EVALUATE,
-    }
-)
 
 
 def is_confined(spec: sessions.SessionSpec) -> bool:
     """Whether nothing may leave it but its result, whatever else is ordered: no network, and nobody enters it."""
-    return spec.stage in _CONFINED
+    return is_step(spec)
 
 
 def is_sealed(spec: sessions.SessionSpec) -> bool:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeAlias, TypeVar, ca
 
 from nsml.client.series import ChartQuery
 from nsml.client.streams import ENDED_STATES
+from nsml.spec.submission_steps import is_step
 from nsml.v1 import boards_pb2
 from nsml.v1 import sessions_pb2 as pb
 from nsml.v1.sessions_pb2 import (
@@ -511,13 +512,15 @@ class Row:
     """A session of the list, with cached values for sorting and filtering.
 
     Attributes:
+        is_step: whether it is a step of a submission, which never changes.
         place: index in the sorted list; invalid while that is not sorted.
     """
 
-    __slots__ = ("created", "filtered", "place", "session", "tally", "values")
+    __slots__ = ("created", "filtered", "is_step", "place", "session", "tally", "values")
 
     def __init__(self, session: Session) -> None:
         self.created = seconds_of(session.created_at)
+        self.is_step = is_step(session.spec)
         self.place = -1
         self.take(session)
 
@@ -741,6 +744,8 @@ class Model:
         self._whole: dict[str, Session] = {}
         """Sessions with commands that lists cut, the last requested ones."""
         self._sorted: list[Row] | None = None
+        self._not_steps: Sequence[int] = ()
+        """Places in the sorted list of sessions that are no steps of submissions."""
         self._sheet: Sheet | None = None
 
     def show(self, *session_ids: str) -> None:
@@ -1035,12 +1040,22 @@ class Model:
         """Number of sessions."""
         return len(self._live) + len(self._ended)
 
-    def rows(self, chosen: Filter, now: float, *, with_ended: bool = True) -> Sequence[Row]:
-        """Filter the sessions, newest first."""
+    @property
+    def step_count(self) -> int:
+        """Number of sessions that are steps of submissions."""
+        return len(self._every_sorted()) - len(self._not_steps)
+
+    def rows(
+        self, chosen: Filter, now: float, *, with_ended: bool = True, with_steps: bool = True
+    ) -> Sequence[Row]:
+        """Filter the sessions, newest first; `with_steps`: also steps of submissions."""
         every = self._every_sorted()
         places: Sequence[int] | None = None
+        if not with_steps and len(self._not_steps) < len(every):
+            places = self._not_steps
         if not with_ended:
-            places = [place for place, row in enumerate(every) if row.session.id in self._live]
+            some = range(len(every)) if places is None else places
+            places = [place for place in some if every[place].session.id in self._live]
         if chosen.text:
             places = chosen.among(self.sheet, now, places)
         return every if places is None else [every[place] for place in places]
@@ -1050,6 +1065,7 @@ class Model:
             # Sorted again only when sessions are added or removed: creation times never change.
             everyone = {**self._ended, **self._live}.values()
             self._sorted = sorted(everyone, key=_by_creation, reverse=True)
+            self._not_steps = [n for n, row in enumerate(self._sorted) if not row.is_step]
             self._sheet = None
         return self._sorted
 

@@ -60,7 +60,7 @@ class Prompt:
     def _session_names(self) -> Iterable[str]:
         from nsml.view.filtering import Filter
 
-        rows = self._app.model.rows(Filter(""), self._app.clock.time())
+        rows = self._app.model.rows(Filter(""), self._app.clock.time(), with_steps=False)
         return (row.session.name for row in rows)
 
     def obey(self, text: str | None) -> None:

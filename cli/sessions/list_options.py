@@ -17,7 +17,7 @@ from nsml.spec.labels import LABEL
 from nsml.view import sorting as ordering
 from nsml.view.filter_fields import Filtered
 from nsml.view.filtering import ME, Filter, FilterError, states_of
-from nsml.view.sessions import COLUMNS, is_evaluation, record
+from nsml.view.sessions import COLUMNS, is_listed, record
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -41,7 +41,8 @@ class Choosing:
         filters: all of them must match.
         sort: a column's key, `summary.NAME`, `arg.NAME`, `label.KEY`, or such a name alone; `-` before it: greatest first. "": newest first.
         fields: of --fields, by the same names.
-        has_evaluations: also list sessions that evaluate submissions.
+        has_steps: also list the steps of submissions; a filter that names them does that, too.
+        has_predictions: of these steps, list those that predict.
 
     Raises CommandError (USAGE) for an empty filter.
     """
@@ -52,14 +53,16 @@ class Choosing:
         sort: str,
         fields: Sequence[str] = (),
         *,
-        has_evaluations: bool = True,
+        has_steps: bool = True,
+        has_predictions: bool = False,
     ) -> None:
-        self._has_evaluations = has_evaluations
+        self._has_predictions = has_predictions
         columns = {one.key for one in COLUMNS}
         self._names = [one for one in fields if one not in columns and not ordering.is_single(one)]
         """Values of summaries and arguments, named without prefix."""
         self.texts = filters
         self.filters = [_understood(text) for text in filters]
+        self._has_steps = has_steps or any(one.has_steps for one in self.filters)
         self._sort = sort.removeprefix("-")
         self._is_down = sort.startswith("-") or not sort
         self._key = ""
@@ -79,9 +82,10 @@ class Choosing:
         self.filters = [Filter(text, me=me) for text in texts]
 
     def narrow(self, chosen: SessionFilter) -> None:
-        """Let the platform filter by owner and state; a filter for an ended state includes ended sessions."""
+        """Let the platform filter by owner, state and steps; a filter for an ended state includes ended sessions."""
         from nsml.client.streams import ENDED_STATES
 
+        chosen.without_submission_steps = not (self._has_steps or self._has_predictions)
         for one in self.filters:
             users = [name.casefold() for name in one.required("user")]
             if not chosen.owners and not any(map(is_glob, users)):
@@ -106,7 +110,7 @@ class Choosing:
 
     def takes(self, session: Session, now: float) -> bool:
         """Return whether a session matches, at a time (Unix seconds)."""
-        if is_evaluation(session) and not self._has_evaluations:
+        if not self._has_steps and not is_listed(session, has_predictions=self._has_predictions):
             return False
         filtered = Filtered(session)
         if self._missing:

@@ -114,7 +114,11 @@ def _fetch(app: App) -> Sequence[Session] | None:
 
     from nsml.v1 import sessions_pb2 as pb
 
-    request = pb.ListSessionsRequest(filter=pb.SessionFilter(), page_size=PAGE, short=is_cut(app))
+    request = pb.ListSessionsRequest(
+        filter=pb.SessionFilter(without_submission_steps=not app.is_nsml_style),
+        page_size=PAGE,
+        short=is_cut(app),
+    )
     path = context.server.removeprefix("unix:")
     asked = request.SerializeToString()
     patience_s = SHORT_PATIENCE_S if context.others else PATIENCE_S
@@ -122,10 +126,10 @@ def _fetch(app: App) -> Sequence[Session] | None:
     if answer is None:
         return None
     page = pb.ListSessionsResponse.FromString(answer)
-    return None if page.next_cursor else _shown(page.sessions)
+    return None if page.next_cursor else _shown(app, page.sessions)
 
 
-def _shown(found: Sequence[Session]) -> Sequence[Session]:
-    from nsml.view.sessions import is_evaluation
+def _shown(app: App, found: Sequence[Session]) -> Sequence[Session]:
+    from nsml.view.sessions import is_listed
 
-    return [one for one in found if not is_evaluation(one)]
+    return [one for one in found if is_listed(one, has_predictions=app.is_nsml_style)]

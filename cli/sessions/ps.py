@@ -43,6 +43,7 @@ if TYPE_CHECKING:
         "nsml ps -a --sort -val/acc --fields name,summary.val/acc,arg.lr",
         "nsml ps -w",
         "nsml ps -a -o name",
+        "nsml ps -a --submissions",
     ],
 )
 @click.argument("words", type=FILTER, nargs=-1, metavar="[FILTER]...")
@@ -68,6 +69,7 @@ if TYPE_CHECKING:
     metavar="FILTER",
     help="Only sessions that match; FILTER also works without --filter.",
 )
+@click.option("--submissions", "has_steps", is_flag=True, help="Include the steps of submissions.")
 @click.option("-w", "--watch", is_flag=True, help="Keep running and show every change.")
 @click.option("--sort", default="", metavar="KEY", help="Sort by this; -KEY: descending.")
 @pass_app
@@ -84,6 +86,7 @@ def ps(
     mine: bool,
     states: tuple[str, ...],
     filters: tuple[str, ...],
+    has_steps: bool,
     watch: bool,
     sort: str,
 ) -> int:
@@ -93,7 +96,10 @@ def ps(
     other words are searched in name, memo, arguments, summary and state. All terms must match; !
     negates a term, and | separates alternatives. --sort takes a column of --fields,
     summary.val/acc, arg.lr, or val/acc and lr alone; --fields takes these, too. nsml-tui has the
-    same filters. Sessions that evaluate submissions to your datasets are listed with -a or -n alone.
+    same filters.
+
+    The sessions that predict and evaluate for submissions are listed with --submissions, or a filter that
+    names them: submission:ID, submission:'*', type:evaluate.
     """
     from cli.sessions.list_options import Choosing
 
@@ -102,7 +108,13 @@ def ps(
         # The platform matches full names only: results that do not match the short form are dropped here.
         filters, search = (*filters, f"name:{search}"), f"*{search}"
     lists_all = include_ended or last is not None
-    choosing = Choosing(filters, sort, app.flags.fields, has_evaluations=lists_all)
+    choosing = Choosing(
+        filters,
+        sort,
+        app.flags.fields,
+        has_steps=has_steps,
+        has_predictions=app.is_nsml_style,
+    )
     chosen = wanted(
         users=[*_parts(users), *(["@me"] if mine else [])],
         states=_parts(states),

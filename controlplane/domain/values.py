@@ -362,13 +362,18 @@ class SessionSpec:
     submission_id: str = ""
 
     @property
-    def is_confined(self) -> bool:
-        """Whether nothing may leave it but its result: no network, and only on nodes that keep it apart."""
+    def is_submission_step(self) -> bool:
+        """Whether it predicts or evaluates for a submission."""
         return self.stage in {
             SessionStage.PREDICT,
             SessionStage.PREDICT_TEST,
             SessionStage.EVALUATE,
         }
+
+    @property
+    def is_confined(self) -> bool:
+        """Whether nothing may leave it but its result: no network, and only on nodes that keep it apart."""
+        return self.is_submission_step
 
     @property
     def is_sealed(self) -> bool:

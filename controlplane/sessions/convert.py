@@ -250,6 +250,7 @@ def to_filter(message: sessions_pb2.SessionFilter) -> Filter:
         name_glob=message.name_glob,
         text=message.text,
         include_ended=message.include_ended,
+        without_submission_steps=message.without_submission_steps,
     )
 
 

@@ -19,15 +19,20 @@ from controlplane.stored import etcd_codec
 from nsml.common.concurrency import to_its_end
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from controlplane.domain.identity import UserCaller
     from controlplane.domain.lifecycle import SessionState
     from controlplane.domain.values import Session
     from controlplane.history.sql.history import History
+    from controlplane.history.values import SessionRecord
     from controlplane.state.live_state import LiveState
     from nsml.common.clock import Offload
 
 _log = structlog.get_logger()
 
+_READ_AGAIN: Final = 1000
+"""Ended sessions in each further read of a page, after one with steps of submissions, which are removed within days."""
 MOST_FILTER_CHARS: Final = 512
 MOST_OWNERS: Final = 100
 LONGEST_CURSOR: Final = 256
@@ -44,11 +49,16 @@ class Filter:
     name_glob: str = ""
     text: str = ""
     include_ended: bool = False
+    without_submission_steps: bool = False
 
     @property
     def wants_ended(self) -> bool:
         """Whether ended sessions can match: requested, or named by state."""
         return self.include_ended or any(state.is_ended for state in self.states)
+
+    def leaves_out(self, session: Session) -> bool:
+        """Whether it is a step of a submission, and these are left out."""
+        return self.without_submission_steps and session.spec.is_submission_step
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -84,6 +94,7 @@ class Matcher:
             (ended_too or not session.state.is_ended)
             and (not self._owners or session.owner in self._owners)
             and (not wanted.states or session.state in wanted.states)
+            and not wanted.leaves_out(session)
             and (not wanted.dataset or session.dataset == wanted.dataset)
             and (not wanted.project or (session.project or session.owner) == wanted.project)
             and (not wanted.name_glob or fits_glob(session.name, wanted.name_glob))
@@ -171,10 +182,20 @@ class Listings:
             name_glob=wanted.name_glob,
             text=wanted.text.casefold(),
         )
-        page = await self._history.catalogue.sessions(query, after=after, limit=size)
+        found: list[Session] = []
+        limit = size
+        while True:
+            page = await self._history.catalogue.sessions(query, after=after, limit=limit)
+            decoded = await self._decoded(page.sessions)
+            found += [one for one in decoded if not wanted.leaves_out(one)]
+            if page.next is None or len(found) >= size:
+                return found
+            after, limit = page.next, _READ_AGAIN
+
+    async def _decoded(self, records: Sequence[SessionRecord]) -> list[Session]:
         # Some are large, and a page has up to a thousand: others must not wait for that.
         return await to_its_end(
-            self._run(lambda: [etcd_codec.decode_session(row.record) for row in page.sessions])
+            self._run(lambda: [etcd_codec.decode_session(one.record) for one in records])
         )
 
 

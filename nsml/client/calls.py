@@ -69,14 +69,17 @@ _CREATE_RETRIES_S = (0.2, 0.5, 1.0)
 _PAGE = 1000
 
 
-def in_project(found: Sequence[sessions.Session], project: str) -> Sequence[sessions.Session]:
-    """Return the sessions that count for a project; "": all.
+def fitting(
+    found: Sequence[sessions.Session], chosen: sessions.SessionFilter
+) -> Sequence[sessions.Session]:
+    """Return the sessions that fit those fields of a filter that control planes of the version before ignore."""
+    if project := chosen.project:
+        found = [one for one in found if (one.project or one.owner) == project]
+    if chosen.without_submission_steps:
+        from nsml.spec.submission_steps import is_step
 
-    Control planes of the version before ignore the project of a filter and return all.
-    """
-    if not project:
-        return found
-    return [one for one in found if (one.project or one.owner) == project]
+        found = [one for one in found if not is_step(one.spec)]
+    return found
 
 
 class Client:
@@ -245,7 +248,7 @@ class Sessions:
             )
             if page.ended_missing:
                 on_missing()
-            found = in_project(page.sessions, chosen.project)[:left]
+            found = fitting(page.sessions, chosen)[:left]
             for session in found:
                 yield session
             cursor = page.next_cursor

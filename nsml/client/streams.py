@@ -138,7 +138,7 @@ async def watch_sessions(
                 async for answer in stream:
                     retry.heard()
                     client.rpc.has_seen(answer.revision)
-                    shown = _within(chosen.project, told.take(answer) if with_reports else answer)
+                    shown = _within(chosen, told.take(answer) if with_reports else answer)
                     unended.take(shown)
                     yield shown
                     revision = answer.revision
@@ -236,11 +236,11 @@ def _with_report(session: pb.Session, report: pb.SessionReport) -> pb.Session:
     return news
 
 
-def _within(project: str, answer: pb.WatchSessionsResponse) -> pb.WatchSessionsResponse:
-    """Return the response without sessions of other projects."""
-    from nsml.client.calls import in_project
+def _within(chosen: pb.SessionFilter, answer: pb.WatchSessionsResponse) -> pb.WatchSessionsResponse:
+    """Return the response without sessions that an older control plane sends although they do not fit."""
+    from nsml.client.calls import fitting
 
-    changed = in_project(answer.changed, project)
+    changed = fitting(answer.changed, chosen)
     if len(changed) == len(answer.changed):
         return answer
     narrowed = pb.WatchSessionsResponse()

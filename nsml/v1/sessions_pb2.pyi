@@ -747,7 +747,7 @@ class GetSessionResponse(_message.Message):
     def __init__(self, session: _Optional[_Union[Session, _Mapping]] = ...) -> None: ...
 
 class SessionFilter(_message.Message):
-    __slots__ = ("owners", "states", "dataset", "name_glob", "text", "include_ended", "project")
+    __slots__ = ("owners", "states", "dataset", "name_glob", "text", "include_ended", "project", "without_submission_steps")
     OWNERS_FIELD_NUMBER: _ClassVar[int]
     STATES_FIELD_NUMBER: _ClassVar[int]
     DATASET_FIELD_NUMBER: _ClassVar[int]
@@ -755,6 +755,7 @@ class SessionFilter(_message.Message):
     TEXT_FIELD_NUMBER: _ClassVar[int]
     INCLUDE_ENDED_FIELD_NUMBER: _ClassVar[int]
     PROJECT_FIELD_NUMBER: _ClassVar[int]
+    WITHOUT_SUBMISSION_STEPS_FIELD_NUMBER: _ClassVar[int]
     owners: _containers.RepeatedScalarFieldContainer[str]
     states: _containers.RepeatedScalarFieldContainer[SessionState]
     dataset: str
@@ -762,7 +763,8 @@ class SessionFilter(_message.Message):
     text: str
     include_ended: bool
     project: str
-    def __init__(self, owners: _Optional[_Iterable[str]] = ..., states: _Optional[_Iterable[_Union[SessionState, str]]] = ..., dataset: _Optional[str] = ..., name_glob: _Optional[str] = ..., text: _Optional[str] = ..., include_ended: _Optional[bool] = ..., project: _Optional[str] = ...) -> None: ...
+    without_submission_steps: bool
+    def __init__(self, owners: _Optional[_Iterable[str]] = ..., states: _Optional[_Iterable[_Union[SessionState, str]]] = ..., dataset: _Optional[str] = ..., name_glob: _Optional[str] = ..., text: _Optional[str] = ..., include_ended: _Optional[bool] = ..., project: _Optional[str] = ..., without_submission_steps: _Optional[bool] = ...) -> None: ...
 
 class ListSessionsRequest(_message.Message):
     __slots__ = ("filter", "page_size", "cursor", "summary_names", "short")

@@ -9,6 +9,7 @@ from unicodedata import normalize
 
 from nsml.spec.labels import LABEL
 from nsml.spec.run_flags import FLAGS
+from nsml.spec.submission_steps import is_step
 from nsml.v1.sessions_pb2 import SessionState
 from nsml.view.compare import arguments
 from nsml.view.datasets import names_in
@@ -21,6 +22,7 @@ from nsml.view.sessions import (
     origin_text,
     plain,
     summary_words,
+    type_word,
     word_of,
     words_of_hold,
 )
@@ -260,6 +262,8 @@ _VALUES: Final[Mapping[str, Callable[[Session], Iterable[str]]]] = {
     "node": lambda one: [each.node for each in one.replicas],
     **{flag.filtered: flag.reading(flag.kind.filter_texts) for flag in FLAGS if flag.filtered},
     "id": lambda one: (one.id,),
+    "type": lambda one: (type_word(one),),
+    "submission": lambda one: (one.spec.submission_id,) if is_step(one.spec) else (),
 }
 KEYS: Final = tuple(_VALUES)
 """Keys of `key:value`."""

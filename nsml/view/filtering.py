@@ -130,6 +130,11 @@ class Filter:
         """Return all requested values."""
         return [value for one in self._asking(key) for value in one.values]
 
+    @property
+    def has_steps(self) -> bool:
+        """Whether it asks for steps of submissions, which lists leave out otherwise."""
+        return bool(self.named("submission") or self.named("type"))
+
     def compared(self) -> Sequence[str]:
         """Return the names of all compared numbers."""
         return [term.compared for terms in self._alternatives for term in terms if term.compared]

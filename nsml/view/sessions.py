@@ -32,6 +32,7 @@ from nsml.spec.run_flags import (
     asked_record,
     asked_words,
 )
+from nsml.spec.submission_steps import is_step
 from nsml.v1 import resources_pb2, sessions_pb2
 from nsml.v1.sessions_pb2 import SessionState
 from nsml.view.differing_arguments import Differing
@@ -260,9 +261,14 @@ def type_word(session: Session) -> str:
     return _TYPES.get(stage) or enum_word(sessions_pb2.SessionStage, stage, "SESSION_STAGE_")
 
 
-def is_evaluation(session: Session) -> bool:
-    """Return whether it evaluates a prediction: lists of live sessions leave it out."""
-    return session.spec.stage == sessions_pb2.SESSION_STAGE_EVALUATE
+def is_listed(session: Session, *, has_predictions: bool = False) -> bool:
+    """Return whether lists have a session without being asked for it: not if it is a step of a submission.
+
+    `has_predictions`: those that predict are listed, as in NSML.
+    """
+    if not is_step(session.spec):
+        return True
+    return has_predictions and session.spec.stage != sessions_pb2.SESSION_STAGE_EVALUATE
 
 
 def submission_text(session: Session) -> str:

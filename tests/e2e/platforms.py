@@ -100,7 +100,7 @@ HAS_ENDED = 6
 
 def end_all(platform: Platform, level: str) -> None:
     """Stop all sessions; of containers none is left."""
-    for name in platform.nsml("ps", "-o", "name").stdout.split():
+    for name in platform.nsml("ps", "--submissions", "-o", "name").stdout.split():
         stopped = platform.nsml("stop", "-y", name, check=False)
         assert stopped.returncode in {0, HAS_ENDED}, stopped.stderr
     if level == "containers":

@@ -140,7 +140,7 @@ def test_from_a_pushed_dataset_to_a_score(level: str, tmp_path: Path) -> None:
         found = wait_for(scored, timeout_s=120, what="it is scored")
         assert (found["state"], found["score"], found["rank"]) == ("SCORED", 1.0, 1)
 
-        steps = [one["name"] for one in theirs("ps", "-a")["items"]]
+        steps = [one["name"] for one in theirs("ps", "-a", "--submissions")["items"]]
         for name in set(steps) - set(trained):
             logs = platform.nsml("logs", name, environment=lee, check=False)
             if "[1.0, 2.0, 3.0]" not in logs.stdout:  # of the dry run
@@ -171,7 +171,7 @@ class Steps:
 
     def kill_container(self, session: str) -> None:
         """Kill a session's container, as soon as it runs."""
-        (found,) = self._platform.json("ps", "-a", session)["items"]
+        (found,) = self._platform.json("ps", "-a", "--submissions", session)["items"]
         name = wait_for(lambda: self._running(found["id"]), what=f"{session} runs")
         self._engine.sdk.api.kill(name)
 

@@ -76,7 +76,7 @@ class Sessions(Provider):
 
     def _found(self, query: str, *, best: float) -> Iterator[Hit]:
         dashboard = cast("Shell", self.app)
-        rows = dashboard.model.rows(Filter(""), dashboard.clock.time())
+        rows = dashboard.model.rows(Filter(""), dashboard.clock.time(), with_steps=False)
         found = fuzzy(query, rows, of=lambda row: row.session.name)[:MOST_FOUND]
         for place, row in enumerate(found):
             name = visible(row.session.name)

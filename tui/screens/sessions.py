@@ -188,7 +188,7 @@ class SessionsScreen(Frame):
         if user != self._user:  # the user is known after the first sessions
             self._user = user
             self._filter = complete(self._filter.text, me=user)
-        listed = (model.listed, user, self._none(model.count), ages)
+        listed = (model.listed, user, self._none(self._known), ages)
         if listed != self._listed:
             self._listed = listed
             self._list()
@@ -203,11 +203,19 @@ class SessionsScreen(Frame):
             row = self.model.row(ids[0]) if len(ids) == 1 and self.row else None
             preview.draw(self, row)
 
+    @property
+    def _known(self) -> int:
+        """How many sessions the list has without a filter."""
+        steps = 0 if self._filter.has_steps else self.model.step_count
+        return self.model.count - steps
+
     def _list(self, *, is_other: bool = False) -> None:
         now, listing = self.dashboard.clock.time(), self._listing
         if listing.looks_into_commands:
             self.dashboard.complete(self.model.short())
-        rows = self.model.rows(self._filter, now, with_ended=listing.with_ended)
+        rows = self.model.rows(
+            self._filter, now, with_ended=listing.with_ended, with_steps=self._filter.has_steps
+        )
         if listing.is_mine:
             rows = [row for row in rows if row.session.owner == self.dashboard.user]
         if rows != self._rows:
@@ -216,7 +224,7 @@ class SessionsScreen(Frame):
             self.call_after_refresh(
                 in_background, self, "arguments", partial(self._compare_arguments, rows)
             )
-        known = self.model.count
+        known = self._known
         table = self.table
         table.none = self._none(known)
         shown = arranged(rows, listing, now)
@@ -245,6 +253,8 @@ class SessionsScreen(Frame):
             parts.append("without ended ones")
         elif self.model.lacks_older:
             parts.append("older ended ones: $ nsml ps -a")
+        if (steps := self.model.step_count) and not self._filter.has_steps:
+            parts.append(f"{counted(steps, 'step')} of submissions: submission:*")
         parts += [f"{len(self._marks)} marked"] if self._marks else []
         parts += (
             [f"{self.key_of('sessions.range')} marks from there to here"]

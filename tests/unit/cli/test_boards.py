@@ -67,7 +67,7 @@ def failed(cause, **fields):
 def test_the_score_is_the_result_and_each_step_is_printed(nsml, state, session):
     state.submission_course = list(SCORED)
     result = nsml("submit", "digits/3", "best")
-    assert result.stdout == "Score: 0.98765432109\nRank: 3\n"
+    assert result.stdout == "Score: 0.987654\nRank: 3\n"
     assert result.stderr.splitlines() == [
         "submission sub1: checkpoint best of kim/digits/3 to lee/digits",
         "queued",
@@ -131,7 +131,7 @@ def test_a_submission_that_is_no_new_best_says_so(nsml, state, session):
 def test_a_terminal_has_one_line_that_changes(nsml, state, session):
     state.submission_course = list(SCORED)
     result = nsml("submit", "digits/3", "best", terminal=True)
-    assert result.stdout == "Score: 0.98765432109\nRank: 3\n"
+    assert result.stdout == "Score: 0.987654\nRank: 3\n"
     drawn = result.stderr.split("\r\x1b[K")
     assert "queued: no GPU is free" in drawn
     assert "predicting for 12s" in drawn
@@ -232,7 +232,7 @@ def test_a_dry_run_shows_what_the_program_prints(nsml, state, session):
     state.log(running, b"load nsml model\nepoch 1\n")
     state.submission_course = list(SCORED)
     result = nsml("submit", "-t", "digits/3", "best")
-    assert result.stdout == "load nsml model\nepoch 1\nScore: 0.98765432109\nRank: 3\n"
+    assert result.stdout == "load nsml model\nepoch 1\nScore: 0.987654\nRank: 3\n"
     assert "dry run sub1: checkpoint best of kim/digits/3 to lee/digits" in result.stderr
     assert "Session kim/digits/4 is started" in result.stderr
     assert state.submissions["sub1"].is_test
@@ -241,7 +241,7 @@ def test_a_dry_run_shows_what_the_program_prints(nsml, state, session):
 def test_a_dry_run_ends_with_its_result_if_its_output_is_gone(nsml, state, session):
     state.submission_course = list(SCORED)
     result = nsml("submit", "-t", "digits/3", "best")
-    assert result.stdout == "Score: 0.98765432109\nRank: 3\n"
+    assert result.stdout == "Score: 0.987654\nRank: 3\n"
     assert "the output of kim/digits/4 cannot be shown" in result.stderr
 
 
@@ -286,7 +286,7 @@ def test_one_submission_is_shown_with_what_to_do(nsml, state, session):
 def test_info_follows_to_the_end(nsml, state, session):
     state.add_submission(session)
     state.submission_course = list(SCORED)
-    assert nsml("submission", "info", "-w", "sub1").stdout == "Score: 0.98765432109\nRank: 3\n"
+    assert nsml("submission", "info", "-w", "sub1").stdout == "Score: 0.987654\nRank: 3\n"
 
 
 # board
@@ -395,13 +395,24 @@ def test_anothers_board_is_not_changed(nsml, state, board):
     assert nsml("board", "info", "nothing", check=False).code == 5
 
 
-def test_a_board_is_shown_with_ranks_and_all_digits(nsml, state, session, board):
+def test_a_board_is_shown_with_ranks_and_scores(nsml, state, session, board):
     result = nsml("board", "show", board)
     assert "lee/digits: score, max first, 2 entries" in result.stderr
     head, _, first, second = result.stdout.splitlines()
     assert head.split()[:5] == ["Rank", "±", "Owner", "Score", "Submitted"]
     assert first.split()[:3] == ["1", "lee", "0.9"]
     assert second.split()[:4] == ["2", "-1", "kim", "(you)"]
+
+
+def test_close_scores_of_a_board_have_more_digits_and_records_have_all(nsml, state, session, board):
+    state.add_entry(board, "eve", 5 / 6, submission_id="e1")
+    state.add_entry(board, "max", 0.83333334, submission_id="e2")
+    shown = nsml("board", "show", board).stdout
+    assert "0.83333333 " in shown
+    assert "0.83333334 " in shown
+    found = json.loads(nsml("board", "show", board, "-j").stdout)["items"]
+    assert {0.9, 5 / 6, 0.83333334} <= {one["score"] for one in found}
+    assert "0.8333333333333334" in nsml("board", "export", board).stdout
 
 
 def test_a_selection_is_asked_for(nsml, state, session, board):
@@ -426,7 +437,7 @@ def test_a_broken_connection_is_told_on_a_line_of_its_own(nsml, state, session):
     state.breaks_watch = 1
     state.submission_course = list(SCORED)
     result = nsml("submit", "digits/3", "best", terminal=True)
-    assert result.stdout == "Score: 0.98765432109\nRank: 3\n"
+    assert result.stdout == "Score: 0.987654\nRank: 3\n"
     assert "\r\x1b[Kconnection lost, reconnecting (" in result.stderr
     assert "reconnected\n" in result.stderr
 
@@ -683,22 +694,76 @@ def test_another_run_of_it_is_an_ordinary_session_unless_it_is_a_rerun(nsml, sta
         assert list(state.sessions.values())[-1].spec.stage == stage
 
 
-def test_lists_name_steps_and_leave_evaluations_out(nsml, state, session):
+@pytest.fixture
+def steps(state, session):
+    """The session, and the steps of a submission and of a dry run."""
     stages = (
         sessions_pb2.SESSION_STAGE_PREDICT,
         sessions_pb2.SESSION_STAGE_PREDICT_TEST,
         sessions_pb2.SESSION_STAGE_EVALUATE,
     )
     for number, stage in enumerate(stages, start=4):
-        spec = sessions_pb2.SessionSpec(stage=stage, submission_id="sub1")
+        spec = sessions_pb2.SessionSpec(stage=stage, submission_id=f"sub{number}")
         state.add(f"kim/digits/{number}", spec=spec)
-    types = [one["type"] for one in json.loads(nsml("ps", "-j").stdout)["items"]]
-    assert types == ["submit(test)", "submit", "normal"]
-    lines = nsml("ps", "-a").stdout.splitlines()
+
+
+@pytest.mark.parametrize("is_older", [False, True])
+@pytest.mark.parametrize(
+    ("words", "types"),
+    [
+        (["ps"], ["normal"]),
+        (["ps", "-a"], ["normal"]),
+        (["ps", "-n", "1"], ["normal"]),
+        (["ps", "--submissions"], ["evaluate", "submit(test)", "submit", "normal"]),
+        (["ps", "-a", "--submissions"], ["evaluate", "submit(test)", "submit", "normal"]),
+        (["ps", "submission:*"], ["evaluate", "submit(test)", "submit"]),
+        (["ps", "submission:sub4"], ["submit"]),
+        (["ps", "type:evaluate,normal"], ["evaluate", "normal"]),
+        (["ps", "!submission:*"], ["normal"]),
+    ],
+)
+def test_lists_have_steps_of_submissions_on_request(nsml, state, steps, is_older, words, types):
+    state.knows_no_project = is_older
+    found = json.loads(nsml(*words, "-j").stdout)["items"]
+    assert [one["type"] for one in found] == types
+
+
+def test_a_list_says_what_a_step_is_for(nsml, steps):
+    lines = nsml("ps", "--submissions").stdout.splitlines()
     assert "Type" in lines[0].split()
     assert "evaluate" in lines[2].split()
+    assert "Type" not in nsml("ps", "-a").stdout.splitlines()[0].split()
     text = nsml("status", "--explain", "kim/digits/4").stdout
-    assert "submission: sub1 (submit): nsml submission info sub1" in text
+    assert "submission: sub4 (submit): nsml submission info sub4" in text
+
+
+def test_in_the_style_of_nsml_sessions_that_predict_are_listed(nsml, steps):
+    listed = nsml("ps", NSML_STYLE="nsml").stdout.splitlines()[2:]
+    assert [line.split()[-1] for line in listed] == ["submit(test)", "submit", "normal"]
+
+
+def test_in_the_style_of_nsml_a_score_has_all_its_digits(nsml, state, session):
+    state.submission_course = list(SCORED)
+    result = nsml("submit", "digits/3", "best", NSML_STYLE="nsml")
+    assert result.stdout == "Score: 0.98765432109\nRank: 3\nDone\n"
+
+
+def test_completed_names_are_without_steps(steps, environ):
+    app = App(environ=environ, stdout=Stream(), stderr=Stream(), stdin=Stream())
+    assert [one.value for one in names(app, "session", "kim/")] == ["kim/digits/3"]
+
+
+def test_a_failed_evaluation_names_its_log(nsml, state, session):
+    predict = step("predict", session="kim/digits/4", started=EPOCH)
+    evaluate = step("evaluate", session="lee/digits/9", started=EPOCH)
+    evaluate.ended_at.seconds = EPOCH + 5
+    state.submission_course = [
+        failed(pb.SUBMISSION_CAUSE_EVALUATION_FAILED, steps=[predict, evaluate])
+    ]
+    nsml("submit", "digits/3", "best", check=False)
+    shown = nsml("submission", "info", "sub1").stdout
+    assert "nsml logs lee/digits/9" in shown
+    assert "nsml logs kim/digits/4" not in shown, "nobody reads that"
 
 
 def test_names_are_completed(nsml, state, session, board, environ):

@@ -54,6 +54,18 @@ def test_the_newest_is_first_and_who_left_vanishes(app):
     assert drawn(app) == (["kim/None/9"], 4)
 
 
+def test_steps_of_submissions_are_left_out_unless_a_filter_asks_for_them(app):
+    step = session(2, spec=pb.SessionSpec(stage=pb.SESSION_STAGE_EVALUATE, submission_id="sub1"))
+    watched = Watched(app, Choosing([], "", has_steps=False))
+    watched.take([session(1), step], [], reset=True)
+    assert drawn(app)[0] == ["kim/None/1"]
+    watched = Watched(app, Choosing(["submission:sub1"], "", has_steps=False))
+    watched.take([session(1), step], [], reset=True)
+    names = drawn(app)[0]
+    assert "kim/None/2" in names
+    assert "kim/None/1" not in names
+
+
 def test_what_a_session_reports_is_a_line_where_it_differs(app):
     app.flags.output = Format.JSONL
     watched = Watched(app, Choosing([], ""))

@@ -51,6 +51,22 @@ def test_sessions_are_listed_newest_first_also_once_they_have_ended():
     assert model.sources[Topic.SESSIONS].state(13) is State.LIVE
 
 
+def test_steps_of_submissions_are_listed_on_request_and_counted():
+    model = Model()
+    steps = [session(2), session(4, ENDED)]
+    for one in steps:
+        one.spec.stage, one.spec.submission_id = pb.SESSION_STAGE_PREDICT_TEST, "sub1"
+    model.fold(SessionsReceived([session(1), steps[0], session(3)], [], reset=True), 10)
+    model.fold(EndedReceived([steps[1]]), 11)
+    assert (model.count, model.step_count) == (4, 2)
+    assert names(model, with_steps=False) == ["kim/mnist/3", "kim/mnist/1"]
+    assert names(model, "mnist", with_steps=False) == ["kim/mnist/3", "kim/mnist/1"]
+    assert len(names(model)) == 4
+    assert names(model, "submission:*") == ["kim/mnist/4", "kim/mnist/2"]
+    assert names(model, "submission:*", with_ended=False) == ["kim/mnist/2"]
+    assert names(model, with_steps=False, with_ended=False) == ["kim/mnist/3", "kim/mnist/1"]
+
+
 GONE = Linked(Topic.CLUSTER, Link(is_live=False, failures=1, retry_in_s=0.5, reason="gone"))
 
 

@@ -1,7 +1,7 @@
 """The list of sessions: its order, its columns, what is marked and copied."""
 
 from nsml.common.clock import SystemClock
-from nsml.v1 import projects_pb2
+from nsml.v1 import projects_pb2, sessions_pb2
 from tests.unit.tui.conftest import said, shows, until
 from tui.screens.picking import Picker
 from tui.screens.sessions import SessionsScreen
@@ -52,6 +52,22 @@ async def test_sessions_are_sorted_by_what_they_reported_and_the_other_way_round
         await shows(pilot, "is called so: qq")
         await pilot.press("escape")
         await shows(pilot, "loss▴")
+
+
+async def test_steps_of_submissions_are_listed_by_a_filter_and_counted_above(dashboard, server):
+    server.state.add("kim/mnist/1")
+    for number in (2, 3):
+        spec = {"stage": sessions_pb2.SESSION_STAGE_EVALUATE, "submission_id": "sub1"}
+        server.state.add(f"kim/mnist/{number}", spec=spec)
+    async with dashboard.run_test(size=SIZE) as pilot:
+        await shows(pilot, "1 of 1 session", "2 steps of submissions: submission:*")
+        assert listed(dashboard) == ["kim/mnist/1"]
+        await pilot.press("slash", *"submission:*", "enter")
+        await shows(pilot, "2 of 3 sessions", "filter: submission:*")
+        assert listed(dashboard) == ["kim/mnist/3", "kim/mnist/2"]
+        assert "steps of submissions" not in said(dashboard)
+        await pilot.press("escape")
+        await shows(pilot, "1 of 1 session")
 
 
 async def test_columns_are_chosen_in_their_order(dashboard, server):

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from controlplane.domain.errors import InvalidRequest
 from controlplane.domain.identity import Role, User, UserCaller
 from controlplane.domain.lifecycle import SessionState
-from controlplane.domain.values import DatasetVersion, Visibility
+from controlplane.domain.values import DatasetVersion, SessionStage, Visibility
 from controlplane.history.sqlite import open_history
 from controlplane.sessions.export import row_of
 from controlplane.sessions.session_listing import Filter, Listings
@@ -142,6 +142,35 @@ async def test_filters_and_visibility(wanted: Filter, names: set[str]) -> None:
     ]
     found, history, _ = await listings(*sessions)
     assert {one.name for one in await walk(found, KIM, wanted, 2)} == names
+    await history.close()
+
+
+STEPS = [SessionStage.PREDICT, SessionStage.PREDICT_TEST, SessionStage.EVALUATE]
+
+
+@pytest.mark.parametrize("size", [1, 2, 7])
+async def test_steps_of_submissions_are_left_out_and_pages_stay_full(size: int) -> None:
+    made, ordinary = [], []
+    for number in range(24):
+        is_ended = number < 18
+        stage = None if number % 6 == 0 else STEPS[number % 3]
+        one = session(
+            spec={"stage": stage},
+            created_at=float(number),
+            state=SessionState.FAILED if is_ended else SessionState.RUNNING,
+            ended_at=99.0 if is_ended else 0.0,
+        )
+        made.append(one)
+        ordinary += [one] if stage is None else []
+    found, history, _ = await listings(*made)
+    wanted = Filter(include_ended=True, without_submission_steps=True)
+    seen = await walk(found, KIM, wanted, size)
+    assert [one.id for one in seen] == [one.id for one in reversed(ordinary)]
+    first = await found.page(KIM, wanted, size=size)
+    assert len(first.sessions) == min(size, len(ordinary))
+    live = await walk(found, KIM, Filter(without_submission_steps=True), size)
+    assert [one.id for one in live] == [ordinary[-1].id]
+    assert len(await walk(found, KIM, EVERYTHING, size)) == len(made)
     await history.close()
 
 

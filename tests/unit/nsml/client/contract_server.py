@@ -30,6 +30,7 @@ from nsml.spec import agent_services
 from nsml.spec.attempt_points import FirstSteps, place_of
 from nsml.spec.frames import framed
 from nsml.spec.ssh_keys import parse_public_key
+from nsml.spec.submission_steps import is_step
 from nsml.v1 import (
     accounts_pb2,
     accounts_pb2_grpc,
@@ -412,11 +413,18 @@ def fits(session, chosen):
             not chosen.states or session.state in chosen.states,
             chosen.states or chosen.include_ended or session.state not in ENDED,
             not chosen.project or session.project == chosen.project,
+            not chosen.without_submission_steps or not is_step(session.spec),
             not chosen.dataset or any(d.name == chosen.dataset for d in session.spec.datasets),
             not chosen.name_glob or fnmatch.fnmatchcase(session.name, chosen.name_glob),
             chosen.text in text,
         )
     )
+
+
+def forget_newer_fields(chosen):
+    """Read a filter as control planes of the version before do."""
+    chosen.project = ""
+    chosen.without_submission_steps = False
 
 
 def still_working(state, context):
@@ -525,7 +533,7 @@ class Sessions(sessions_pb2_grpc.SessionServiceServicer):
     def ListSessions(self, request, context):
         self.is_refused("ListSessions", context)
         if self.state.knows_no_project:
-            request.filter.project = ""
+            forget_newer_fields(request.filter)
         found = [s for s in self.state.mine() if fits(s, request.filter)]
         start = int(request.cursor or 0)
         size = min(request.page_size or 100, 2)
@@ -581,7 +589,7 @@ class Sessions(sessions_pb2_grpc.SessionServiceServicer):
     def WatchSessions(self, request, context):
         state = self.state
         if state.knows_no_project:
-            request.filter.project = ""
+            forget_newer_fields(request.filter)
         is_first = request.from_revision < state.oldest_revision
         seen = 0 if is_first else request.from_revision
         # Whoever comes back is told all of them again.

@@ -61,6 +61,20 @@ async def test_a_project_narrows_whatever_the_version_of_the_control_plane(
     assert len([session async for session in client.sessions.every(own)]) == 6
 
 
+@pytest.mark.parametrize("is_older", [False, True])
+async def test_steps_of_submissions_are_left_out_whatever_the_version_of_the_control_plane(
+    client, server, is_older
+):
+    server.state.knows_no_project = is_older
+    for number in range(8):
+        stage = pb.SESSION_STAGE_UNSPECIFIED if number % 4 == 0 else pb.SESSION_STAGE_PREDICT
+        server.state.add(f"kim/mnist/{number + 1}", spec=pb.SessionSpec(stage=stage))
+    chosen = pb.SessionFilter(without_submission_steps=True)
+    for limit, names in ((None, ["kim/mnist/5", "kim/mnist/1"]), (1, ["kim/mnist/5"])):
+        found = [session.name async for session in client.sessions.every(chosen, limit=limit)]
+        assert found == names
+
+
 async def test_a_lost_answer_does_not_submit_twice(client, server):
     server.state.fail_next["CreateSession"] = grpc.StatusCode.UNAVAILABLE
     request = pb.CreateSessionRequest(request_id="r1", spec=pb.SessionSpec(argv=["true"]))

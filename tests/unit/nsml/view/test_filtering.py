@@ -245,6 +245,28 @@ def test_among_several_those_are_meant_that_one_of_the_alternatives_takes():
 
 
 @pytest.mark.parametrize(
+    ("text", "takes", "has_steps"),
+    [
+        ("submission:sub1", True, True),
+        ("submission:*", True, True),
+        ("submission:sub2", False, True),
+        ("type:evaluate", True, True),
+        ("type:normal", False, True),
+        ("state:run | submission:*", True, True),
+        ("!submission:*", False, False),
+        ("sub1", False, False),
+    ],
+)
+def test_steps_of_submissions(text, takes, has_steps):
+    step = session()
+    step.session.spec.stage = pb.SESSION_STAGE_EVALUATE
+    step.session.spec.submission_id = "sub1"
+    assert Filter(text).takes(step, NOW) is takes
+    assert Filter(text).has_steps is has_steps
+    assert not Filter("submission:*").takes(ONE, NOW)
+
+
+@pytest.mark.parametrize(
     ("text", "takes"),
     [
         ("held_cause:start_failures", True),
