@@ -15,10 +15,14 @@ from controlplane.sessions.feature import scheduling, submitter
 from controlplane.sessions.remove import Remover
 from controlplane.sessions.stop import Stopper
 from controlplane.submissions.participation import Participation
+from controlplane.submissions.reevaluation_advance import ReevaluationAdvance
 from controlplane.submissions.results import Results
 from controlplane.submissions.scoreboards import Scoreboards
 from controlplane.submissions.service import SubmissionServicer
+from controlplane.submissions.session_cleanup import SessionCleanup
 from controlplane.submissions.session_maker import SessionMaker
+from controlplane.submissions.step_sessions import StepSessions
+from controlplane.submissions.submission_advance import SubmissionAdvance
 from controlplane.submissions.submission_loop import SubmissionLoop
 from controlplane.submissions.submissions import Submissions
 from controlplane.submissions.views import SubmissionViews
@@ -51,16 +55,62 @@ def participation(core: Core) -> Participation:
     return Participation(history=core.history, clock=core.clock)
 
 
+def step_sessions(core: Core) -> StepSessions:
+    """The sessions of steps."""
+    return StepSessions(
+        submissions=core.history.submissions,
+        state=core.state,
+        references=core.references,
+        results=core.shared(results),
+        stopper=Stopper(writer=SessionWriter(store=core.store, state=core.state), clock=core.clock),
+    )
+
+
+def session_cleanup(core: Core) -> SessionCleanup:
+    """What removes the sessions of steps."""
+    return SessionCleanup(
+        history=core.history,
+        state=core.state,
+        references=core.references,
+        sessions=core.shared(step_sessions),
+        remover=Remover(state=core.state, history=core.history),
+        clock=core.clock,
+        leads=core.leads,
+    )
+
+
+def submission_advance(core: Core) -> SubmissionAdvance:
+    """What carries submissions out."""
+    return SubmissionAdvance(
+        submissions=core.history.submissions,
+        sessions=core.shared(step_sessions),
+        maker=core.shared(session_maker),
+        results=core.shared(results),
+        clock=core.clock,
+        leads=core.leads,
+    )
+
+
+def reevaluation_advance(core: Core) -> ReevaluationAdvance:
+    """What carries re-evaluations out."""
+    return ReevaluationAdvance(
+        submissions=core.history.submissions,
+        sessions=core.shared(step_sessions),
+        maker=core.shared(session_maker),
+        results=core.shared(results),
+        clock=core.clock,
+        leads=core.leads,
+    )
+
+
 def submission_loop(core: Core) -> SubmissionLoop:
     """The leader's loop."""
     return SubmissionLoop(
         history=core.history,
         state=core.state,
-        references=core.references,
-        maker=core.shared(session_maker),
-        results=core.shared(results),
-        stopper=Stopper(writer=SessionWriter(store=core.store, state=core.state), clock=core.clock),
-        remover=Remover(state=core.state, history=core.history),
+        submissions=submission_advance(core),
+        reevaluations=reevaluation_advance(core),
+        cleanup=session_cleanup(core),
         clock=core.clock,
         leads=core.leads,
     )

@@ -34,7 +34,7 @@ from chaos.platform import ADMIN, ChaosPlatform, Shape, host_names
 from chaos.processes import AGENT, CONTROL_PLANE
 from chaos.recording import Recorder
 from controlplane.submissions.pipeline import MOST_TRIES
-from controlplane.submissions.submission_loop import KEPT_FAILED_S
+from controlplane.submissions.session_cleanup import KEPT_FAILED_S
 from nsml.client import contexts
 from nsml.client.boards import OVER, Selection, watch_board, watch_submission
 from nsml.client.calls import Client

@@ -65,7 +65,9 @@ def loop_of(rig: Rig, left: list[int]) -> SubmissionLoop:
     core = rig.plane.core
     loop, maker = submission_loop(core), session_maker(core)
     maker._submitter = Dying(maker._submitter, left)  # type: ignore[assignment]
-    loop._maker = maker
+    for part in (loop._advance, loop._reevaluations):
+        part._maker = maker
+        part._submissions = Dying(part._submissions, left)  # type: ignore[assignment]
     loop._submissions = Dying(loop._submissions, left)  # type: ignore[assignment]
     return loop
 
@@ -147,7 +149,7 @@ async def test_one_that_does_not_lead_writes_nothing(rig: Rig) -> None:
     board = await Board.of(rig)
     made = await board.submit()
     loop = loop_of(rig, [0])
-    loop._leads = lambda: False
+    loop._leads = loop._advance._leads = lambda: False
     await sweep(loop)
     row = await rig.plane.core.history.submissions.get(made.id)
     assert row is not None
@@ -181,7 +183,7 @@ async def test_one_that_cannot_be_looked_at_waits_for_the_next_sweep(
     board = await Board.of(rig)
     made = await board.submit()
     loop = loop_of(rig, [0])
-    loop._leads = lambda: False
+    loop._leads = loop._advance._leads = lambda: False
     await loop.advance(made.id)
     assert list(loop._soon) == [made.id], "it may lead again in a moment"
 

@@ -21,15 +21,12 @@ from controlplane.domain.identity import Role
 from controlplane.history.board_values import BoardRow
 from controlplane.submissions import service as submission_service
 from controlplane.submissions import submission_loop as submission_loop_module
-from controlplane.submissions.feature import results, submission_loop
+from controlplane.submissions.feature import results, session_cleanup, submission_loop
 from controlplane.submissions.feature import submissions as submissions_of
 from controlplane.submissions.pipeline import Stage
+from controlplane.submissions.session_cleanup import KEPT_PREDICT_S, KEPT_SCORED_S
 from controlplane.submissions.session_maker import step_request
-from controlplane.submissions.submission_loop import (
-    KEPT_PREDICT_S,
-    KEPT_SCORED_S,
-    START_WITHIN_S,
-)
+from controlplane.submissions.submission_advance import START_WITHIN_S
 from nsml.common.clock import Clock
 from nsml.spec import submission_exits as exits
 from nsml.v1 import boards_pb2 as pb
@@ -264,11 +261,11 @@ async def test_it_fails_by_the_platform_after_three_tries(rig: Rig) -> None:
     over = await board.over(made.id)
     assert over.cause == pb.SUBMISSION_CAUSE_PLATFORM
     core = rig.plane.core
-    loop = submission_loop(core)
+    cleanup = session_cleanup(core)
     tries = [step_request(made.id, Stage.PREDICT, number) for number in (1, 2, 3)]
 
     async def there() -> list[bool]:
-        await loop.clean()
+        await cleanup.clean()
         catalogue = core.history.catalogue
         return [await catalogue.session_by_request("lee", one) is not None for one in tries]
 
@@ -276,7 +273,7 @@ async def test_it_fails_by_the_platform_after_three_tries(rig: Rig) -> None:
         return await there() == [True] * 3
 
     await until(are_recorded, "all tries are in the history")
-    loop._clock = Ahead(core.clock, KEPT_PREDICT_S + 60)
+    cleanup._clock = Ahead(core.clock, KEPT_PREDICT_S + 60)
     assert await there() == [False] * 3
 
 
@@ -704,11 +701,11 @@ async def test_sessions_of_steps_go_a_while_after_the_end(rig: Rig, tries: int) 
         await board.evaluate(cause="COMPLETED" if number == tries else "NODE_LOST")
     await board.over(made.id)
     core = rig.plane.core
-    loop = submission_loop(core)
-    loop._clock = clock = Ahead(core.clock)
+    cleanup = session_cleanup(core)
+    cleanup._clock = clock = Ahead(core.clock)
 
     async def are_there() -> list[bool]:
-        await loop.clean()
+        await cleanup.clean()
         requests = [
             (owner, step_request(made.id, stage, number))
             for owner, stage in (("lee", Stage.PREDICT), ("kim", Stage.EVALUATE))
@@ -740,14 +737,13 @@ async def test_a_step_is_stopped_whose_submission_is_gone_with_its_dataset(rig: 
     made = await board.submit()
     step = await board.step(sessions_pb2.SESSION_STAGE_PREDICT)
     core = rig.plane.core
-    loop = submission_loop(core)
-    await loop.clean()
+    cleanup = session_cleanup(core)
+    await cleanup.clean()
     assert (await board.lee.get(step.replica.session_id)).state != STOPPING
     await core.history.catalogue.remove_dataset("kim", "digits", 0, at=1.0)
     await core.history.catalogue.purge_datasets(before=core.clock.time())
     assert await core.history.submissions.get(made.id) is None
-    loop._clean_at = 0.0
-    await loop.clean()
+    await cleanup.clean()
     assert (await board.lee.get(step.replica.session_id)).state == STOPPING
 
 
@@ -808,7 +804,7 @@ async def test_an_evaluation_waits_for_a_week_of_its_own(rig: Rig) -> None:
 
     await until(waits, "its evaluation waits")
     loop = submission_loop(core)
-    loop._clock = Ahead(core.clock, START_WITHIN_S + 60)
+    loop._advance._clock = Ahead(core.clock, START_WITHIN_S + 60)
     await loop.advance(made.id)
     over = await board.over(made.id)
     assert over.cause == pb.SUBMISSION_CAUSE_PLATFORM
