@@ -12,6 +12,7 @@ from nsml.view.boards import (
     board_lines,
     cause_words,
     columns_for,
+    entry_why,
     full_name,
     headline,
     interval_text,
@@ -148,8 +149,8 @@ def unscored_columns() -> list[Column[BoardEntry]]:
     why: Column[BoardEntry] = Column(
         key="why",
         title="Why",
-        cell=lambda one, _: cause_words(one.cause).what if one.cause else "-",
-        tells=lambda one: bool(one.cause),
+        cell=lambda one, _: entry_why(one) or "-",
+        tells=lambda one: bool(entry_why(one)),
         shrinks_to=20,
         is_optional=True,
     )
@@ -202,7 +203,7 @@ def entry_lines(
         ("rank", ", ".join(rank) if entry.rank else ""),
         ("score", f"{score}{error}" if score else ""),
         ("private", private),
-        ("why", cause.what if cause else ""),
+        ("why", entry_why(entry)),
         (
             "do",
             cause.advice.replace("{look}", f"see its output in a dry run: {again}")

@@ -15,6 +15,7 @@ from controlplane.domain.errors import Denied, InvalidRequest
 from controlplane.domain.policy import ALLOW, CHANGE, may
 from controlplane.history.board_values import BoardCounts
 from controlplane.state.lru import LruDict
+from controlplane.submissions.convert import Reevaluation, reevaluation_step
 from controlplane.wire.times import timestamp
 from nsml.spec.board_changes import EncodedEntry, Ranks
 from nsml.v1 import boards_pb2 as pb
@@ -204,6 +205,9 @@ class SubmissionBoardViews:
                 may_change=is_manager,
                 has_private=found.has_private,
             )
+            if is_manager and found.pending is not None:
+                pending = Reevaluation(score=found.pending, waiting=ranking.waiting)
+                message.reevaluation_step.CopyFrom(reevaluation_step(pending, sees_session=True))
             head = ranking.heads[key] = encoded_board(message)
         return Answer(head, shown, made_at=self._clock.monotonic())
 

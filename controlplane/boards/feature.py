@@ -14,7 +14,7 @@ from controlplane.content.feature import content
 from controlplane.core.feature import Feature
 from controlplane.datasets.feature import datasets
 from controlplane.sessions.feature import presenter
-from controlplane.submissions.feature import scoreboards, submissions
+from controlplane.submissions.feature import scoreboards, step_waits, submissions
 from controlplane.usage.feature import usages
 
 if TYPE_CHECKING:
@@ -48,7 +48,9 @@ def board_views(core: Core) -> BoardViews:
     )
     return BoardViews(
         SessionBoardViews(sessions, core.clock),
-        SubmissionBoardViews(SubmissionBoards(core.shared(scoreboards)), core.clock),
+        SubmissionBoardViews(
+            SubmissionBoards(core.shared(scoreboards), core.shared(step_waits)), core.clock
+        ),
         core.history,
     )
 

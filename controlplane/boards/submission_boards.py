@@ -11,6 +11,7 @@ from controlplane.domain.boards.ranking import group_of
 from controlplane.domain.competitions.values import team_of_key
 from controlplane.domain.errors import InvalidRequest
 from controlplane.state.lru import LruDict
+from controlplane.submissions.wait_reasons import NOTHING
 from controlplane.wire.times import timestamp
 from nsml.spec.board_changes import EncodedEntry, Ranks
 from nsml.v1 import boards_pb2 as pb
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
     from controlplane.domain.identity import User
     from controlplane.history.board_values import SubmissionEntry
     from controlplane.submissions.scoreboards import Scoreboard, Scoreboards
+    from controlplane.submissions.wait_reasons import StepWaits, Waiting
     from nsml.spec.board_changes import EncodedEntries
 
 _KEPT_ENTRIES: Final = 100_000
@@ -186,6 +188,7 @@ class _List:
             state=int(facts.entry.state),  # type: ignore[arg-type]
             gpu_seconds=row.gpu_seconds,
             standard_error=facts.public.standard_error,
+            failing_since=timestamp(0.0 if row.state.is_over else row.failing_since),
         )
         if self._kind.is_manager:
             message.cause = int(facts.entry.cause)  # type: ignore[assignment]
@@ -202,14 +205,17 @@ class SubmissionRanking:
     """The submissions to a dataset, in one version of their scores."""
 
     board: Scoreboard
+    waiting: Waiting = NOTHING
+    """Why a re-evaluation that is not over waits; for who manages the board."""
     heads: dict[tuple[Board, int, bool], bytes] = field(default_factory=dict)
     """Encoded boards without entries, by how many entries the viewer sees and whether the viewer manages it."""
     _rows: dict[_Kind, dict[str, _Row]] = field(default_factory=dict)
     _lists: dict[_Kind, _List] = field(default_factory=dict)
 
-    def after(self, board: Scoreboard) -> SubmissionRanking:
-        """Return the ranking of a later scoreboard, with the rows of this one."""
-        return SubmissionRanking(board, _rows=self._rows)
+    def after(self, board: Scoreboard, waiting: Waiting = NOTHING) -> SubmissionRanking:
+        """Return the ranking of this scoreboard or a later one, with the rows of this one."""
+        lists = self._lists if board is self.board else {}
+        return SubmissionRanking(board, waiting, _rows=self._rows, _lists=lists)
 
     def viewer_key(self, user: User) -> tuple[str, str]:
         """Users with equal keys see the same, unless one of them manages the board."""
@@ -252,8 +258,9 @@ class SubmissionRanking:
 class SubmissionBoards:
     """Ranks the submissions of boards."""
 
-    def __init__(self, scoreboards: Scoreboards) -> None:
+    def __init__(self, scoreboards: Scoreboards, waits: StepWaits) -> None:
         self._scoreboards = scoreboards
+        self._waits = waits
         self._known: LruDict[tuple[str, int], SubmissionRanking] = LruDict(
             _KEPT_ENTRIES, weigh=lambda kept: len(kept.board.entries) + 1
         )
@@ -266,9 +273,11 @@ class SubmissionBoards:
         found = await self._scoreboards.read(board.owner, board.name, board.settings, evaluation)
         key = board.full_name, evaluation
         known = self._known.get(key)
-        if known is not None and known.board is found:
+        pending = found.pending
+        waiting = self._waits.of_score(pending, is_shown=True) if pending else NOTHING
+        if known is not None and known.board is found and known.waiting == waiting:
             return known
-        made = SubmissionRanking(found) if known is None else known.after(found)
+        made = SubmissionRanking(found, waiting) if known is None else known.after(found, waiting)
         self._known.keep(key, made)
         return made
 

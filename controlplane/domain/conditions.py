@@ -30,6 +30,7 @@ class ConditionName(StrEnum):
     CLOCK_WRONG = "CLOCK_WRONG"
     CERTIFICATE_ENDING = "CERTIFICATE_ENDING"
     PROCESS_FAILING = "PROCESS_FAILING"
+    SUBMISSIONS_FAILING = "SUBMISSIONS_FAILING"
     JOIN_REFUSED = "JOIN_REFUSED"
 
 
@@ -107,6 +108,10 @@ _WORDS: Final[Mapping[ConditionName, tuple[str, str]]] = {
     ConditionName.PROCESS_FAILING: (
         "without a relay, tunnels pass through the control plane, slower; without a jump host, ssh of machines without nsml fails",
         "it is started again each time: the log of that control plane says why it ends",
+    ),
+    ConditionName.SUBMISSIONS_FAILING: (
+        "some submissions wait at this step, and show that the platform has a fault; all others go on",
+        "each is tried again at least every five minutes, and goes on by itself once the cause is gone: see the leader's log",
     ),
     ConditionName.JOIN_REFUSED: (
         "a machine tried to become a node, and was refused",

@@ -73,6 +73,7 @@ class SubmissionRow:
         request_id: unique per owner; "": none.
         gpu_seconds: of the submitted session until then.
         rerun_of: the submission that it repeats, for a competition's organiser: it counts for nobody; "": none.
+        failing_since: since when its step has failed again and again by an error of the platform; 0.0: it does not.
     """
 
     id: str
@@ -110,6 +111,7 @@ class SubmissionRow:
     request_id: str = ""
     gpu_seconds: float = 0.0
     rerun_of: str = ""
+    failing_since: float = 0.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -124,6 +126,7 @@ class ScoreRow:
         row_count: rows that were scored; 0: not known.
         session_id, session, tries: of a re-evaluation; those of the first evaluation are in the SubmissionRow.
         ended_at: when it got its score or failed; 0.0: not yet.
+        failing_since: of a re-evaluation, as that of the SubmissionRow.
     """
 
     submission_id: str
@@ -141,6 +144,7 @@ class ScoreRow:
     tries: int = 0
     started_at: float = 0.0
     ended_at: float = 0.0
+    failing_since: float = 0.0
 
 
 class SubmissionEntry(NamedTuple):

@@ -19,6 +19,7 @@ _OF_ONE: Final = frozenset(
     {
         ConditionName.CERTIFICATE_ENDING,
         ConditionName.PROCESS_FAILING,
+        ConditionName.SUBMISSIONS_FAILING,
         ConditionName.JOIN_REFUSED,
     }
 )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING
 
 from controlplane.checkpoints.feature import checkpoints
@@ -10,6 +11,7 @@ from controlplane.core.compare_and_swap import SessionWriter
 from controlplane.core.feature import Feature
 from controlplane.core.ids import new_id
 from controlplane.datasets.feature import datasets
+from controlplane.domain.conditions import ConditionName
 from controlplane.records.feature import logs
 from controlplane.sessions.feature import scheduling, submitter
 from controlplane.sessions.remove import Remover
@@ -21,11 +23,13 @@ from controlplane.submissions.scoreboards import Scoreboards
 from controlplane.submissions.service import SubmissionServicer
 from controlplane.submissions.session_cleanup import SessionCleanup
 from controlplane.submissions.session_maker import SessionMaker
+from controlplane.submissions.step_failures import StepFailures
 from controlplane.submissions.step_sessions import StepSessions
 from controlplane.submissions.submission_advance import SubmissionAdvance
 from controlplane.submissions.submission_loop import SubmissionLoop
 from controlplane.submissions.submissions import Submissions
 from controlplane.submissions.views import SubmissionViews
+from controlplane.submissions.wait_reasons import StepWaits
 from nsml.v1 import boards_pb2_grpc
 
 if TYPE_CHECKING:
@@ -111,6 +115,11 @@ def submission_loop(core: Core) -> SubmissionLoop:
         submissions=submission_advance(core),
         reevaluations=reevaluation_advance(core),
         cleanup=session_cleanup(core),
+        failures=StepFailures(
+            core.history.submissions,
+            core.clock,
+            partial(core.health.conditions.set_all, ConditionName.SUBMISSIONS_FAILING),
+        ),
         clock=core.clock,
         leads=core.leads,
     )
@@ -137,16 +146,20 @@ def scoreboards(core: Core) -> Scoreboards:
     return Scoreboards(core.history, core.clock)
 
 
+def step_waits(core: Core) -> StepWaits:
+    """What says why steps wait."""
+    return StepWaits(state=core.state, queued=core.shared(scheduling).waiting)
+
+
 def wire(core: Core) -> Feature:
     """Offer SubmissionService; the leader carries submissions out."""
     views = SubmissionViews(
         history=core.history,
         scoreboards=core.shared(scoreboards),
-        state=core.state,
         submissions=core.shared(submissions),
         maker=core.shared(session_maker),
         logs=core.shared(logs),
-        waiting=core.shared(scheduling).waiting,
+        step_waits=core.shared(step_waits),
     )
     servicer = SubmissionServicer(core.shared(submissions), views, core.history, core.reading)
     return Feature(

@@ -38,6 +38,10 @@ class Stage(enum.StrEnum):
     EVALUATE = "evaluate"
 
 
+REEVALUATE: Final = "reevaluate"
+"""The name for people of an evaluation of a re-evaluation."""
+
+
 class Result(enum.StrEnum):
     """Where the result of a step is: nowhere, on its node, in the object store, or lost."""
 

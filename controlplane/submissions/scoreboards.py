@@ -58,6 +58,7 @@ _Key: TypeAlias = "tuple[str, str, BoardSettings, int]"
 _ROW_FACTS: Final = attrgetter(
     *("owner", "owner_id", "team", "submitted_at", "ended_at", "state", "cause", "session"),
     *("session_id", "checkpoint", "args", "memo", "gpu_seconds", "prediction_digest"),
+    "failing_since",
 )
 _SCORE_FACTS: Final = attrgetter(
     *("state", "cause", "score", "private", "standard_error", "checked", "row_count"),
@@ -71,6 +72,7 @@ class Scoreboard:
 
     Attributes:
         entries: by id, without test submissions and re-runs.
+        pending: of a re-evaluation that is not over, an evaluation that says why.
         exact, public: what is ranked of each, by id: with the exact score, and with the one that participants see.
         by_name: ids of the entries of a user or a team.
         every, visible: all in order, by scores that participants see, and those that everybody sees: without failed ones.
@@ -87,6 +89,7 @@ class Scoreboard:
         known = None if read.is_whole else before
         self.settings = settings
         self.state = read.state
+        self.pending = read.pending
         self.evaluation = read.mark.evaluation
         self.hour = hour
         self.entries: dict[str, SubmissionEntry] = dict(known.entries) if known else {}
@@ -314,7 +317,12 @@ class Scoreboards:
                     one for one in read.entries if _differs(known.entries.get(one.row.id), one)
                 )
             )
-            if not read.entries and (known.state, known.hour) == (read.state, hour):
+            is_as_before = (known.state, known.pending, known.hour) == (
+                read.state,
+                read.pending,
+                hour,
+            )
+            if not read.entries and is_as_before:
                 self._known.keep(key, (known, read.mark))
                 return known
         made = await beside(

@@ -99,9 +99,7 @@ class SessionCleanup:
         known = await self._submissions.known({one.spec.submission_id for one in steps})
         for session in steps:
             if session.spec.submission_id not in known and self._leads():
-                await self._sessions.stop(
-                    session, "its dataset was removed, with its submissions"
-                )
+                await self._sessions.stop(session, "its dataset was removed, with its submissions")
 
     async def _all_removed(
         self, row: SubmissionRow, stage: Stage, session_id: str, tries: int, evaluation: int = 0

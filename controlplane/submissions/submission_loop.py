@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final, NoReturn
+from typing import TYPE_CHECKING, Final, NoReturn
 
 import structlog
 
@@ -20,20 +20,22 @@ from controlplane.domain.lifecycle import SessionState
 from controlplane.history.board_values import SUBMITTED
 from controlplane.store.interface import StoreError
 from controlplane.submissions.start_order import MOST_QUEUED, next_predictions
+from controlplane.submissions.step_failures import StepKey, is_unexpected
 from controlplane.submissions.work_queue import WorkQueue
 from nsml.common.concurrency import TaskGroup, each_at_once
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Awaitable, Callable, Iterator
 
     from controlplane.domain.changes import Change
-    from controlplane.history.board_values import SubmissionRow
+    from controlplane.history.board_values import SubmissionEntry, SubmissionRow
     from controlplane.history.sql.history import History
     from controlplane.history.subscriptions import Change as Committed
     from controlplane.state.live_state import LiveState
     from controlplane.state.subscriptions import Subscription
     from controlplane.submissions.reevaluation_advance import ReevaluationAdvance
     from controlplane.submissions.session_cleanup import SessionCleanup
+    from controlplane.submissions.step_failures import StepFailures
     from controlplane.submissions.submission_advance import SubmissionAdvance
     from nsml.common.clock import Clock
 
@@ -66,6 +68,7 @@ class SubmissionLoop:
         submissions: SubmissionAdvance,
         reevaluations: ReevaluationAdvance,
         cleanup: SessionCleanup,
+        failures: StepFailures,
         clock: Clock,
         leads: Callable[[], bool],
     ) -> None:
@@ -75,6 +78,7 @@ class SubmissionLoop:
         self._advance = submissions
         self._reevaluations = reevaluations
         self._cleanup = cleanup
+        self._failures = failures
         self._clock = clock
         self._leads = leads
         self._soon: dict[str, None] = {}
@@ -94,16 +98,19 @@ class SubmissionLoop:
             self._state.subscribed(wants=_is_of_step) as sessions,
             self._history.streams.changed(SUBMITTED) as submitted,
         ):
-            async with TaskGroup() as group:
-                for _ in range(AT_ONCE):
-                    group.create_task(self._work(queue), name="submission")
-                group.create_task(
-                    self._follow(sessions, submitted, queue), name="submissions.changed"
-                )
-                group.create_task(self._look_again(queue), name="submissions.soon")
-                group.create_task(self._sweep_again(submitted, queue), name="submissions.sweep")
-                group.create_task(self._evaluate_again(), name="submissions.evaluations")
-                group.create_task(self._clean_again(), name="submissions.clean")
+            try:
+                async with TaskGroup() as group:
+                    for _ in range(AT_ONCE):
+                        group.create_task(self._work(queue), name="submission")
+                    group.create_task(
+                        self._follow(sessions, submitted, queue), name="submissions.changed"
+                    )
+                    group.create_task(self._look_again(queue), name="submissions.soon")
+                    group.create_task(self._sweep_again(submitted, queue), name="submissions.sweep")
+                    group.create_task(self._evaluate_again(), name="submissions.evaluations")
+                    group.create_task(self._clean_again(), name="submissions.clean")
+            finally:
+                self._failures.clear()
         raise AssertionError
 
     async def _work(self, queue: WorkQueue) -> NoReturn:
@@ -171,23 +178,34 @@ class SubmissionLoop:
     async def due(self) -> list[str]:
         """Return the submissions that may go on now, oldest first, then new ones that may start.
 
-        Not those that wait for a change of a session.
+        Not those that wait for a change of a session, or that failed and are tried later.
 
         Raises:
             HistoryUnavailable: they cannot be listed now.
         """
         rows = await self._submissions.unfinished()
-        new = [row for row in rows if not (row.predict_session_id or row.prediction_digest)]
+        self._failures.keep({row.id for row in rows})
+        new = [
+            row
+            for row in rows
+            if not (row.predict_session_id or row.prediction_digest) and self._may_try(row)
+        ]
         begun = [row for row in rows if row.predict_session_id or row.prediction_digest]
         turns = next_predictions(new, ((row, self._is_queued(row)) for row in begun))
         self._held_back = len(new) - len(turns)
-        return [one.id for one in (*filter(self._may_go_on, begun), *turns)]
+        due = [row for row in begun if self._may_try(row) and self._may_go_on(row)]
+        return [one.id for one in (*due, *turns)]
+
+    def _may_try(self, row: SubmissionRow) -> bool:
+        return self._failures.may_try(StepKey(row.id))
 
     def _is_queued(self, row: SubmissionRow) -> bool:
         session = self._state.session(row.evaluate_session_id or row.predict_session_id)
         return session is not None and session.state is SessionState.QUEUED
 
     def _may_go_on(self, row: SubmissionRow) -> bool:
+        if row.failing_since or self._failures.has(StepKey(row.id)):
+            return True
         has_predicted = bool(row.prediction_digest)
         session = self._state.session(
             row.evaluate_session_id if has_predicted else row.predict_session_id
@@ -199,9 +217,10 @@ class SubmissionLoop:
 
     async def advance(self, submission_id: str) -> None:
         """Advance a submission as far as it goes now; if it is over, its re-evaluations are next."""
-        await self._guarded(self._look_at, submission_id, submission_id)
+        await self._guarded(StepKey(submission_id), partial(self._look_at, submission_id))
 
-    async def _look_at(self, submission_id: str) -> None:
+    async def _look_at(self, submission_id: str) -> float:
+        """Advance a submission; return since when it has shown a failure, 0.0: it does not."""
         row = await self._submissions.get(submission_id)
         if row is None or row.state.is_over:
             self._soon.pop(submission_id, None)
@@ -211,6 +230,7 @@ class SubmissionLoop:
             self._is_soon.set()
         else:
             self._soon.pop(submission_id, None)
+        return row.failing_since if row is not None else 0.0
 
     async def advance_evaluations(self) -> None:
         """Advance the evaluations of re-evaluations, and show those that are over.
@@ -220,26 +240,49 @@ class SubmissionLoop:
         """
         for owner, dataset in await self._submissions.running_evaluations():
             unfinished = partial(self._submissions.unfinished_scores, owner, dataset)
-            await each_at_once(
-                await unfinished(limit=MOST_REEVALUATED),
-                lambda one: self._guarded(self._reevaluations.advance, one, one.row.id),
-                most=AT_ONCE,
-            )
+            # Those that failed and are tried later hold up no others.
+            found = await unfinished(limit=MOST_REEVALUATED + self._failures.evaluations)
+            due = [one for one in found if self._failures.may_try(_evaluation_key(one))]
+            await each_at_once(due[:MOST_REEVALUATED], self._advance_evaluation, most=AT_ONCE)
             # Showing it looks at all of its scores.
             if not await unfinished(limit=1) and self._leads():
                 at = self._clock.time()
                 await self._submissions.show_evaluation(owner, dataset, at=at)
+        await self._failures.forget_evaluations()
 
-    async def _guarded(self, advance: Callable[[Any], Any], one: Any, submission_id: str) -> None:
-        """Advance one; it is tried again in the next sweep, whatever happened, and holds up no other."""
+    async def _advance_evaluation(self, one: SubmissionEntry) -> None:
+        async def advance() -> float:
+            await self._reevaluations.advance(one)
+            return one.score.failing_since if one.score is not None else 0.0
+
+        await self._guarded(_evaluation_key(one), advance)
+
+    async def _guarded(self, key: StepKey, advance: Callable[[], Awaitable[float]]) -> None:
+        """Advance one; it is tried again later, whatever happened, and holds up no other.
+
+        `advance` returns since when it has shown a failure, 0.0: it does not.
+        """
+        if not self._failures.may_try(key):
+            return
         try:
-            await advance(one)
-        except (NsmlError, StoreError) as error:
-            self._soon.pop(submission_id, None)
-            _log.warning("submission.not_advanced", submission=submission_id, reason=str(error))
-        except Exception:  # noqa: BLE001 - one bad record must not end the leader's loops
-            self._soon.pop(submission_id, None)
-            _log.exception("submission.not_advanced", submission=submission_id)
+            failing_since = await advance()
+        except Exception as error:  # noqa: BLE001 - one bad record must not end the leader's loops
+            self._soon.pop(key.submission_id, None)
+            if isinstance(error, (NsmlError, StoreError)):
+                _log.warning(
+                    "submission.not_advanced", submission=key.submission_id, reason=str(error)
+                )
+            else:
+                _log.exception("submission.not_advanced", submission=key.submission_id)
+            if is_unexpected(error) and self._leads():
+                await self._failures.failed(key, error)
+        else:
+            if self._leads():
+                await self._failures.recovered(key, failing_since)
+
+
+def _evaluation_key(one: SubmissionEntry) -> StepKey:
+    return StepKey(one.row.id, one.score.evaluation if one.score is not None else 0)
 
 
 def _is_of_step(change: Change) -> bool:

@@ -5,24 +5,21 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from controlplane.domain.errors import NsmlError
-from controlplane.domain.lifecycle import SessionState
-from controlplane.submissions.convert import Facts, sees_step, submission_message
+from controlplane.submissions.convert import Facts, Reevaluation, sees_step, submission_message
 from controlplane.submissions.pipeline import Stage
 from controlplane.submissions.submissions import may_see_private
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Mapping, Sequence
 
     from controlplane.domain.identity import UserCaller
-    from controlplane.domain.plan import Explanation
-    from controlplane.domain.values import Session
     from controlplane.history.board_values import SubmissionEntry, SubmissionRow
     from controlplane.history.sql.history import History
     from controlplane.records.logs import Logs
-    from controlplane.state.live_state import LiveState
     from controlplane.submissions.scoreboards import Scoreboard, Scoreboards
     from controlplane.submissions.session_maker import SessionMaker
     from controlplane.submissions.submissions import Submissions
+    from controlplane.submissions.wait_reasons import StepWaits, Waiting
     from nsml.v1 import boards_pb2 as pb
 
 MOST_OUTPUT_BYTES: Final = 4_096
@@ -30,30 +27,24 @@ MOST_OUTPUT_BYTES: Final = 4_096
 
 
 class SubmissionViews:
-    """Builds messages.
-
-    Args:
-        waiting: why a queued session waits, if this control plane knows.
-    """
+    """Builds messages."""
 
     def __init__(
         self,
         *,
         history: History,
         scoreboards: Scoreboards,
-        state: LiveState,
         submissions: Submissions,
         maker: SessionMaker,
         logs: Logs,
-        waiting: Callable[[str], Explanation | None],
+        step_waits: StepWaits,
     ) -> None:
         self._history = history
         self._scoreboards = scoreboards
-        self._state = state
         self._submissions = submissions
         self._maker = maker
         self._logs = logs
-        self._waiting = waiting
+        self._step_waits = step_waits
 
     async def one(self, caller: UserCaller, entry: SubmissionEntry) -> pb.Submission:
         """Build the message of one submission, with all that the caller may know."""
@@ -64,13 +55,19 @@ class SubmissionViews:
         board = await self._board(entry.row) if entry.score is not None else None
         competition = await self._competition(entry.row.team)
         return self._message(
-            caller, entry, board, competition=competition, output=output, next_at=next_at
+            caller,
+            entry,
+            board,
+            competition=competition,
+            output=output,
+            next_at=next_at,
+            reevaluation=await self._reevaluation(caller, entry.row),
         )
 
     async def many(
         self, caller: UserCaller, entries: Sequence[SubmissionEntry]
     ) -> list[pb.Submission]:
-        """Build messages for a list: without output, and without when the next one is permitted."""
+        """Build messages for a list: without output, re-evaluations, and when the next one is permitted."""
         boards: dict[tuple[str, str], Scoreboard] = {}
         competitions = {
             team: await self._competition(team) for team in {one.row.team for one in entries}
@@ -99,6 +96,7 @@ class SubmissionViews:
         competition: str,
         output: str = "",
         next_at: float = 0.0,
+        reevaluation: Reevaluation | None = None,
     ) -> pb.Submission:
         row, score = entry
         facts = Facts(
@@ -110,6 +108,7 @@ class SubmissionViews:
             next_at=next_at,
             output=output,
             waiting=self._waits(caller, row),
+            reevaluation=reevaluation,
         )
         return submission_message(caller, entry, facts)
 
@@ -117,41 +116,30 @@ class SubmissionViews:
         settings = await self._maker.settings(row.dataset_owner, row.dataset)
         return await self._scoreboards.read(row.dataset_owner, row.dataset, settings)
 
-    def _waits(self, caller: UserCaller, row: SubmissionRow) -> Mapping[Stage, str]:
-        """Return why each step waits; "": it does not."""
-        return {stage: self._why(caller, row, stage) for stage in Stage}
-
-    def _why(self, caller: UserCaller, row: SubmissionRow, stage: Stage) -> str:
-        """Say why a step waits; "": it does not."""
+    def _waits(self, caller: UserCaller, row: SubmissionRow) -> Mapping[Stage, Waiting]:
+        """Return why the current step waits."""
         if row.state.is_over:
-            return ""
-        is_current = (stage is Stage.EVALUATE) == bool(row.prediction_digest)
-        if not is_current:
-            return ""
+            return {}
+        stage = Stage.EVALUATE if row.prediction_digest else Stage.PREDICT
         predicts = stage is Stage.PREDICT
-        session_id = row.predict_session_id if predicts else row.evaluate_session_id
-        is_shown = sees_step(caller, row, stage)
-        session = self._state.session(session_id) if session_id else None
-        if session is None or session.state.is_ended:
-            # The reason may name what only its user knows: a quota, a project, the nodes.
-            shown = row.message if is_shown else ""
-            return shown or (
-                "its session has ended" if session_id else "its session is made when it is its turn"
-            )
-        return self._session_waits(session, is_shown=is_shown)
+        waiting = self._step_waits.of(
+            session_id=row.predict_session_id if predicts else row.evaluate_session_id,
+            message=row.message,
+            failing_since=row.failing_since,
+            is_shown=sees_step(caller, row, stage),
+        )
+        return {stage: waiting}
 
-    def _session_waits(self, session: Session, *, is_shown: bool) -> str:
-        if session.state is SessionState.QUEUED:
-            found = self._waiting(session.id) if is_shown else None
-            return found.reason if found is not None else "it is queued"
-        if session.state is SessionState.PREPARING:
-            waits = [one.waiting for one in session.replicas if one.waiting]
-            return waits[0] if waits and is_shown else "its node prepares it"
-        if session.state is SessionState.FINALIZING:
-            return "its result is being sent"
-        if session.state is SessionState.HELD:
-            return "its session could not be started, and is tried again"
-        return ""
+    async def _reevaluation(self, caller: UserCaller, row: SubmissionRow) -> Reevaluation | None:
+        """Return the evaluation of a submission in a re-evaluation that is not over, if it is not done."""
+        if not row.state.is_over or not row.prediction_digest:
+            return None
+        scores = await self._history.submissions.scores_of(row.id)
+        score = next((one for one in scores if not one.state.is_over), None)
+        if score is None:
+            return None
+        waiting = self._step_waits.of_score(score, is_shown=sees_step(caller, row, Stage.EVALUATE))
+        return Reevaluation(score=score, waiting=waiting)
 
     async def _output(self, entry: SubmissionEntry) -> str:
         """Return the end of what the evaluation printed; "" if its session was removed."""

@@ -156,7 +156,7 @@ class BoardSettings(_message.Message):
     def __init__(self, metric: _Optional[str] = ..., direction: _Optional[_Union[ScoreDirection, str]] = ..., filter: _Optional[str] = ..., best_per: _Optional[_Union[BestPer, str]] = ..., value: _Optional[_Union[MetricValue, str]] = ..., public_score: _Optional[_Union[PublicScore, str]] = ..., ladder_step: _Optional[float] = ..., limit: _Optional[_Union[SubmissionLimit, _Mapping]] = ..., failed_limit: _Optional[_Union[SubmissionLimit, _Mapping]] = ..., predict_time: _Optional[_Union[datetime.timedelta, _duration_pb2.Duration, _Mapping]] = ..., evaluate_time: _Optional[_Union[datetime.timedelta, _duration_pb2.Duration, _Mapping]] = ..., prediction_bytes: _Optional[int] = ..., visibility: _Optional[_Union[_resources_pb2.Visibility, str]] = ..., description: _Optional[str] = ..., is_open: _Optional[bool] = ..., check_every: _Optional[int] = ...) -> None: ...
 
 class Board(_message.Message):
-    __slots__ = ("kind", "owner", "name", "settings", "created_at", "entry_count", "evaluation", "reevaluated", "to_reevaluate", "may_change", "has_private_scores")
+    __slots__ = ("kind", "owner", "name", "settings", "created_at", "entry_count", "evaluation", "reevaluated", "to_reevaluate", "may_change", "has_private_scores", "reevaluation_step")
     KIND_FIELD_NUMBER: _ClassVar[int]
     OWNER_FIELD_NUMBER: _ClassVar[int]
     NAME_FIELD_NUMBER: _ClassVar[int]
@@ -168,6 +168,7 @@ class Board(_message.Message):
     TO_REEVALUATE_FIELD_NUMBER: _ClassVar[int]
     MAY_CHANGE_FIELD_NUMBER: _ClassVar[int]
     HAS_PRIVATE_SCORES_FIELD_NUMBER: _ClassVar[int]
+    REEVALUATION_STEP_FIELD_NUMBER: _ClassVar[int]
     kind: BoardKind
     owner: str
     name: str
@@ -179,10 +180,11 @@ class Board(_message.Message):
     to_reevaluate: int
     may_change: bool
     has_private_scores: bool
-    def __init__(self, kind: _Optional[_Union[BoardKind, str]] = ..., owner: _Optional[str] = ..., name: _Optional[str] = ..., settings: _Optional[_Union[BoardSettings, _Mapping]] = ..., created_at: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., entry_count: _Optional[int] = ..., evaluation: _Optional[int] = ..., reevaluated: _Optional[int] = ..., to_reevaluate: _Optional[int] = ..., may_change: _Optional[bool] = ..., has_private_scores: _Optional[bool] = ...) -> None: ...
+    reevaluation_step: SubmissionStep
+    def __init__(self, kind: _Optional[_Union[BoardKind, str]] = ..., owner: _Optional[str] = ..., name: _Optional[str] = ..., settings: _Optional[_Union[BoardSettings, _Mapping]] = ..., created_at: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., entry_count: _Optional[int] = ..., evaluation: _Optional[int] = ..., reevaluated: _Optional[int] = ..., to_reevaluate: _Optional[int] = ..., may_change: _Optional[bool] = ..., has_private_scores: _Optional[bool] = ..., reevaluation_step: _Optional[_Union[SubmissionStep, _Mapping]] = ...) -> None: ...
 
 class BoardEntry(_message.Message):
-    __slots__ = ("rank", "rank_before", "owner", "team", "score", "submitted_at", "session", "session_id", "checkpoint", "args", "submission_id", "state", "gpu_seconds", "rank_low", "rank_high", "standard_error", "is_own", "trend", "memo", "private_score", "is_duplicate", "is_unstable", "cause")
+    __slots__ = ("rank", "rank_before", "owner", "team", "score", "submitted_at", "session", "session_id", "checkpoint", "args", "submission_id", "state", "gpu_seconds", "rank_low", "rank_high", "standard_error", "is_own", "trend", "memo", "private_score", "is_duplicate", "is_unstable", "cause", "failing_since")
     RANK_FIELD_NUMBER: _ClassVar[int]
     RANK_BEFORE_FIELD_NUMBER: _ClassVar[int]
     OWNER_FIELD_NUMBER: _ClassVar[int]
@@ -206,6 +208,7 @@ class BoardEntry(_message.Message):
     IS_DUPLICATE_FIELD_NUMBER: _ClassVar[int]
     IS_UNSTABLE_FIELD_NUMBER: _ClassVar[int]
     CAUSE_FIELD_NUMBER: _ClassVar[int]
+    FAILING_SINCE_FIELD_NUMBER: _ClassVar[int]
     rank: int
     rank_before: int
     owner: str
@@ -229,21 +232,24 @@ class BoardEntry(_message.Message):
     is_duplicate: bool
     is_unstable: bool
     cause: SubmissionCause
-    def __init__(self, rank: _Optional[int] = ..., rank_before: _Optional[int] = ..., owner: _Optional[str] = ..., team: _Optional[str] = ..., score: _Optional[float] = ..., submitted_at: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., session: _Optional[str] = ..., session_id: _Optional[str] = ..., checkpoint: _Optional[str] = ..., args: _Optional[str] = ..., submission_id: _Optional[str] = ..., state: _Optional[_Union[SubmissionState, str]] = ..., gpu_seconds: _Optional[float] = ..., rank_low: _Optional[int] = ..., rank_high: _Optional[int] = ..., standard_error: _Optional[float] = ..., is_own: _Optional[bool] = ..., trend: _Optional[_Iterable[float]] = ..., memo: _Optional[str] = ..., private_score: _Optional[float] = ..., is_duplicate: _Optional[bool] = ..., is_unstable: _Optional[bool] = ..., cause: _Optional[_Union[SubmissionCause, str]] = ...) -> None: ...
+    failing_since: _timestamp_pb2.Timestamp
+    def __init__(self, rank: _Optional[int] = ..., rank_before: _Optional[int] = ..., owner: _Optional[str] = ..., team: _Optional[str] = ..., score: _Optional[float] = ..., submitted_at: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., session: _Optional[str] = ..., session_id: _Optional[str] = ..., checkpoint: _Optional[str] = ..., args: _Optional[str] = ..., submission_id: _Optional[str] = ..., state: _Optional[_Union[SubmissionState, str]] = ..., gpu_seconds: _Optional[float] = ..., rank_low: _Optional[int] = ..., rank_high: _Optional[int] = ..., standard_error: _Optional[float] = ..., is_own: _Optional[bool] = ..., trend: _Optional[_Iterable[float]] = ..., memo: _Optional[str] = ..., private_score: _Optional[float] = ..., is_duplicate: _Optional[bool] = ..., is_unstable: _Optional[bool] = ..., cause: _Optional[_Union[SubmissionCause, str]] = ..., failing_since: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ...) -> None: ...
 
 class SubmissionStep(_message.Message):
-    __slots__ = ("kind", "session", "started_at", "ended_at", "waiting")
+    __slots__ = ("kind", "session", "started_at", "ended_at", "waiting", "failing_since")
     KIND_FIELD_NUMBER: _ClassVar[int]
     SESSION_FIELD_NUMBER: _ClassVar[int]
     STARTED_AT_FIELD_NUMBER: _ClassVar[int]
     ENDED_AT_FIELD_NUMBER: _ClassVar[int]
     WAITING_FIELD_NUMBER: _ClassVar[int]
+    FAILING_SINCE_FIELD_NUMBER: _ClassVar[int]
     kind: str
     session: str
     started_at: _timestamp_pb2.Timestamp
     ended_at: _timestamp_pb2.Timestamp
     waiting: str
-    def __init__(self, kind: _Optional[str] = ..., session: _Optional[str] = ..., started_at: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., ended_at: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., waiting: _Optional[str] = ...) -> None: ...
+    failing_since: _timestamp_pb2.Timestamp
+    def __init__(self, kind: _Optional[str] = ..., session: _Optional[str] = ..., started_at: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., ended_at: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., waiting: _Optional[str] = ..., failing_since: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ...) -> None: ...
 
 class Submission(_message.Message):
     __slots__ = ("id", "dataset", "dataset_version", "owner", "team", "session", "session_id", "checkpoint", "is_test", "state", "cause", "submitted_at", "ended_at", "steps", "score", "private_score", "evaluation_output", "rank", "evaluation", "message", "next_at", "competition", "keeps_best")

@@ -40,6 +40,7 @@ class ConditionName(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     CONDITION_NAME_CERTIFICATE_ENDING: _ClassVar[ConditionName]
     CONDITION_NAME_JOIN_REFUSED: _ClassVar[ConditionName]
     CONDITION_NAME_PROCESS_FAILING: _ClassVar[ConditionName]
+    CONDITION_NAME_SUBMISSIONS_FAILING: _ClassVar[ConditionName]
 NODE_STATE_UNSPECIFIED: NodeState
 NODE_STATE_READY: NodeState
 NODE_STATE_DRAINING: NodeState
@@ -62,6 +63,7 @@ CONDITION_NAME_CLOCK_WRONG: ConditionName
 CONDITION_NAME_CERTIFICATE_ENDING: ConditionName
 CONDITION_NAME_JOIN_REFUSED: ConditionName
 CONDITION_NAME_PROCESS_FAILING: ConditionName
+CONDITION_NAME_SUBMISSIONS_FAILING: ConditionName
 
 class NodeTunnelTarget(_message.Message):
     __slots__ = ("node", "service", "boot_id", "uses_relay")

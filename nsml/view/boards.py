@@ -307,6 +307,25 @@ _STEP_WORDS: Final[Mapping[int, tuple[str, str]]] = {
 }
 
 
+def waiting_text(step: SubmissionStep) -> str:
+    """Return why a step waits: `it is queued`, `the platform has a fault, ... (since 11-30 14:03)`; "": it does not."""
+    if not step.waiting or not step.HasField("failing_since"):
+        return step.waiting
+    return f"{step.waiting} ({_since(step)})"
+
+
+def _since(failing: SubmissionStep | BoardEntry) -> str:
+    since = seconds_of(failing.failing_since)
+    return f"since {short_moment(since, since)}"
+
+
+def entry_why(entry: BoardEntry) -> str:
+    """Return why an entry has no score, in a sentence; "" where its state says it all."""
+    if entry.HasField("failing_since"):
+        return f"the platform has a fault, and tries again ({_since(entry)})"
+    return cause_words(entry.cause).what if entry.cause else ""
+
+
 def progress_text(submission: Submission, now: float | None = None) -> str:
     """Return where a submission is and why it waits, in one line; with `now` how long its step has run.
 
@@ -319,8 +338,8 @@ def progress_text(submission: Submission, now: float | None = None) -> str:
     step = step_named(submission, kind)
     if step is None:
         return text
-    if step.waiting:
-        return f"{text}: {step.waiting}"
+    if waiting := waiting_text(step):
+        return f"{text}: {waiting}"
     if now is not None and step.HasField("started_at"):
         return f"{text} for {duration_text(max(now - seconds_of(step.started_at), 0.0))}"
     return text
@@ -348,7 +367,8 @@ def _score(entry: BoardEntry, _now: float) -> str:
     if entry.HasField("score"):
         return score_text(entry.score)
     if entry.submission_id and entry.state and entry.state != pb.SUBMISSION_STATE_SCORED:
-        return _state_text(entry.state, entry.cause)
+        text = _state_text(entry.state, entry.cause)
+        return f"{text} (platform fault)" if entry.HasField("failing_since") else text
     return "-"
 
 
@@ -506,6 +526,11 @@ def _state_of(board: Board) -> str:
     return "closed" if settings.HasField("is_open") and not settings.is_open else "open"
 
 
+def reevaluation_text(board: Board) -> str:
+    """Return why a re-evaluation waits, for those who may change the board; "": it does not, or there is none."""
+    return waiting_text(board.reevaluation_step)
+
+
 def _title(board: Board) -> str:
     """Return what is ranked: `val/acc max`."""
     metric = board.settings.metric or ("score" if is_of_dataset(board) else "-")
@@ -598,6 +623,9 @@ def board_record(board: Board) -> dict[str, Any]:
         "evaluation": board.evaluation or None,
         "reevaluated": board.reevaluated,
         "to_reevaluate": board.to_reevaluate,
+        "reevaluation_step": (
+            _step_record(board.reevaluation_step) if board.HasField("reevaluation_step") else None
+        ),
         "may_change": board.may_change,
         "has_private_scores": board.has_private_scores,
     }
@@ -616,7 +644,8 @@ def headline(board: Board, per: str = "none") -> str:
     if listed != "none":
         words.append(f"the best of each {listed}")
     if is_of_dataset(board) and _state_of(board) != "open":
-        words.append(_state_of(board))
+        waits = reevaluation_text(board)
+        words.append(f"{_state_of(board)} ({waits})" if waits else _state_of(board))
     if board.evaluation > 1:
         words.append(f"evaluation {board.evaluation}")
     return f"{full_name(board)}: {', '.join(words)}"
@@ -665,6 +694,7 @@ def _dataset_rows(board: Board, limit: str) -> list[tuple[str, str]]:
         ("checks", f"1 in {one.check_every} evaluated twice" if one.check_every else ""),
         ("evaluation", str(board.evaluation) if board.evaluation else ""),
         ("state", _state_of(board)),
+        ("waits", reevaluation_text(board)),
     ]
 
 
@@ -696,6 +726,7 @@ def entry_record(entry: BoardEntry) -> dict[str, Any]:
         "memo": entry.memo,
         "is_duplicate": entry.is_duplicate,
         "is_unstable": entry.is_unstable,
+        "failing_since": moment_of(entry, "failing_since"),
     }
 
 
@@ -779,16 +810,7 @@ def submission_record(submission: Submission, *, team_rank: int | None = None) -
         "advice": advice_text(one) or None,
         "submitted_at": moment_of(one, "submitted_at"),
         "ended_at": moment_of(one, "ended_at"),
-        "steps": [
-            {
-                "kind": step.kind,
-                "session": step.session or None,
-                "started_at": moment_of(step, "started_at"),
-                "ended_at": moment_of(step, "ended_at"),
-                "waiting": step.waiting or None,
-            }
-            for step in one.steps
-        ],
+        "steps": [_step_record(step) for step in one.steps],
         "score": whole(one.score) if one.HasField("score") else None,
         "keeps_best": one.keeps_best,
         "private_score": whole(one.private_score) if one.HasField("private_score") else None,
@@ -798,6 +820,17 @@ def submission_record(submission: Submission, *, team_rank: int | None = None) -
         "evaluation": one.evaluation or None,
         "evaluation_output": one.evaluation_output or None,
         "next_at": moment_of(one, "next_at"),
+    }
+
+
+def _step_record(step: SubmissionStep) -> dict[str, Any]:
+    return {
+        "kind": step.kind,
+        "session": step.session or None,
+        "started_at": moment_of(step, "started_at"),
+        "ended_at": moment_of(step, "ended_at"),
+        "waiting": step.waiting or None,
+        "failing_since": moment_of(step, "failing_since"),
     }
 
 
@@ -858,6 +891,6 @@ def _step_text(step: SubmissionStep, now: float) -> str:
         end = seconds_of(step.ended_at) if step.HasField("ended_at") else now
         verb = "ran for" if step.HasField("ended_at") else "runs for"
         words.append(f"{verb} {duration_text(max(end - seconds_of(step.started_at), 0.0))}")
-    elif step.waiting:
-        words.append(step.waiting)
-    return ", ".join(words)
+    if step.HasField("failing_since") or not step.HasField("started_at"):
+        words.append(waiting_text(step))
+    return ", ".join(filter(None, words))

@@ -740,6 +740,34 @@ async def test_re_runs_are_evaluated_again_with_what_they_repeat(history: Histor
     assert (value(again.score), value(board.score)) == (0.9, 0.9)
 
 
+async def test_of_a_re_evaluation_the_board_has_the_evaluation_that_says_why_it_is_not_over(
+    history: History,
+) -> None:
+    of, states = ("lee", "mnist"), {SubmissionState.EVALUATING}
+    submissions = history.submissions
+    for number in range(1, 5):
+        await scored(history, number, 0.5)
+    assert (await submissions.read_board(*of)).pending is None
+    await submissions.begin_evaluation(*of, at=1.0)
+
+    async def pending() -> str:
+        found = (await submissions.read_board(*of)).pending
+        assert found is None or found.evaluation == 2
+        return found.submission_id if found is not None else ""
+
+    assert await pending() == "u1"
+    await submissions.change_score("u2", 2, states, session_id="s1")
+    assert await pending() == "u2", "one with a session"
+    await submissions.change_score("u3", 2, states, message="no node fits")
+    assert await pending() == "u3", "one that cannot start"
+    failing = await submissions.change_score("u4", 2, states, failing_since=7.5)
+    assert await pending() == "u4", "one that fails"
+    assert (await submissions.read_board(*of)).pending == failing
+    for name in ("u1", "u2", "u3", "u4"):
+        await submissions.change_score(name, 2, states, state=SubmissionState.SCORED, score=0.9)
+    assert await pending() == ""
+
+
 async def test_a_re_evaluation_is_shown_once_it_has_every_prediction(history: History) -> None:
     submissions = history.submissions
     of = ("lee", "mnist")

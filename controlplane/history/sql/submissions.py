@@ -146,12 +146,15 @@ class BoardReading(NamedTuple):
     Attributes:
         entries: oldest first.
         is_whole: these are all submissions.
+        pending: of a re-evaluation, an evaluation that is not over: one that fails, else one that cannot start, else
+            one with a session; None: none.
     """
 
     state: EvaluationState
     mark: BoardMark
     entries: tuple[SubmissionEntry, ...]
     is_whole: bool
+    pending: ScoreRow | None = None
 
 
 class SqlSubmissions:
@@ -705,7 +708,22 @@ def _read_board(
             **({} if since is None or is_whole else {"since": since.changed}),
         },
     )
-    return BoardReading(state, mark, tuple(map(_read_entry, rows)), is_whole)
+    pending = _pending(connection, of, state.newest) if state.is_running else None
+    return BoardReading(state, mark, tuple(map(_read_entry, rows)), is_whole, pending)
+
+
+def _pending(connection: Connection, of: tuple[str, str], evaluation: int) -> ScoreRow | None:
+    """Return the unfinished evaluation that says most on why a re-evaluation is not over."""
+    row = connection.execute(
+        f"SELECT {', '.join(f'r.{name}' for name in _SCORE.names)}"
+        " FROM submission_scores r JOIN submissions s ON s.id = r.submission_id"
+        f" WHERE r.{_UNFINISHED} AND s.dataset_owner = :dataset_owner AND s.dataset = :dataset"
+        " AND r.evaluation = :evaluation ORDER BY CASE WHEN r.failing_since > 0 THEN 0"
+        " WHEN r.message <> '' THEN 1 WHEN r.session_id <> '' THEN 2 ELSE 3 END,"
+        " s.submitted_at, s.id LIMIT 1",
+        {"dataset_owner": of[0], "dataset": of[1], "evaluation": evaluation},
+    ).fetchone()
+    return None if row is None else _SCORE.read(row)
 
 
 def _join_evaluation(connection: Connection, key: Mapping[str, str], evaluation: int) -> int:

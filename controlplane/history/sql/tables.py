@@ -650,6 +650,11 @@ END $$""",
     ),
     # Competitions are listed by their creation.
     (Index("competitions_in_order", "competitions", "created_at, id"),),
+    # Since when a step has failed again and again by an error of the platform; 0: it does not.
+    (
+        AddColumns("submissions", "failing_since real=0"),
+        AddColumns("submission_scores", "failing_since real=0"),
+    ),
 )
 """The steps after FIRST. A database's version counts its own steps before these: see each `migration.py`."""
 

@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from controlplane.boards import watching
 from controlplane.domain.boards.values import (
     DEFAULT_SETTINGS,
     BoardKind,
@@ -30,7 +31,7 @@ from controlplane.submissions.submission_advance import START_WITHIN_S
 from nsml.common.clock import Clock
 from nsml.spec import submission_exits as exits
 from nsml.v1 import boards_pb2 as pb
-from nsml.v1 import datasets_pb2, projects_pb2, sessions_pb2
+from nsml.v1 import datasets_pb2, nodes_pb2, projects_pb2, sessions_pb2
 from tests.unit.controlplane.rig import Rig, Stubs, platform, until
 from tests.unit.controlplane.services.submissions import (
     FAILED,
@@ -633,6 +634,9 @@ async def test_the_board_shows_new_scores_once_all_predictions_are_evaluated_aga
     shown = [await board.get(one.id) for one in made]
     assert sorted(one.HasField("score") and one.score for one in shown) == [False, 0.75]
     assert {one.evaluation for one in shown} == {2}
+    [failed] = [one for one in shown if not one.HasField("score")]
+    assert (failed.state, failed.cause) == (FAILED, pb.SUBMISSION_CAUSE_EVALUATION_FAILED)
+    assert failed.message == "the dataset's evaluation failed on the prediction"
 
 
 async def test_all_scores_that_a_board_shows_are_of_one_version_of_the_dataset(rig: Rig) -> None:
@@ -780,6 +784,117 @@ async def test_a_step_over_the_quota_of_its_owners_project_waits_and_says_so(
     await root.projects.UpdateProject(projects_pb2.UpdateProjectRequest(name="kim", settings=wider))
     await board.evaluate("0.5")
     assert (await board.over(made.id)).score == 0.5
+
+
+async def scored(board: Board) -> pb.Submission:
+    made = await board.submit()
+    await board.predict()
+    await board.evaluate("0.5")
+    return await board.over(made.id)
+
+
+class BoardWatcher:
+    """The newest state of a board that a user watches."""
+
+    def __init__(self, who: Stubs) -> None:
+        self._call = who.boards.WatchBoard(pb.WatchBoardRequest(board="kim/digits"))
+        self._reading = asyncio.ensure_future(self._read())
+        self.newest = pb.Board()
+
+    async def _read(self) -> None:
+        async for answer in self._call:
+            self.newest = answer.board
+
+    async def waits(self, text: str) -> None:
+        """Wait until it says that the re-evaluation waits for this."""
+
+        async def it_does() -> bool:
+            assert not self._reading.done()
+            return text in self.newest.reevaluation_step.waiting
+
+        await until(it_does, f"the board says: {text}")
+
+    async def has_nothing(self) -> bool:
+        """Whether no re-evaluation is on its way."""
+        return not self.newest.HasField("reevaluation_step")
+
+
+@pytest.mark.usefixtures("swept_often")
+async def test_why_a_re_evaluation_waits_is_shown_to_who_ordered_it(
+    rig: Rig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(watching, "ANYWAY_S", 0.2)
+    monkeypatch.setattr(submission_service, "LOOK_EVERY_S", 0.02)
+    board = await Board.of(rig)
+    root = await rig.user("root", role=Role.ADMIN)
+    made = await scored(board)
+    quota = projects_pb2.Quota(cpu_thousandths=500)
+    settings = projects_pb2.ProjectSettings(owner="kim", quota=quota)
+    await root.projects.CreateProject(
+        projects_pb2.CreateProjectRequest(name="kim", settings=settings)
+    )
+    kims, lees = BoardWatcher(board.kim), BoardWatcher(board.lee)
+    await board.kim.boards.ReevaluateBoard(pb.ReevaluateBoardRequest(board="digits"))
+    await kims.waits("project")
+    again = (await board.get(made.id, board.kim)).steps[-1]
+    assert (again.kind, again.waiting) == ("reevaluate", kims.newest.reevaluation_step.waiting)
+    watch = board.kim.submissions.WatchSubmission(pb.WatchSubmissionRequest(id=made.id))
+    [watched] = [one.submission async for one in watch]
+    assert watched.steps[-1] == again
+    # The quota is no business of the participant.
+    own = await board.get(made.id)
+    assert (own.score, own.steps[-1].kind) == (0.5, "reevaluate")
+    assert own.steps[-1].waiting == "its session is made when it is its turn"
+    assert not lees.newest.HasField("reevaluation_step")
+
+    # It fits now, and waits in the queue: the node takes nothing.
+    drain = nodes_pb2.DrainNodeRequest(name=board.node.node, reason="new disks")
+    await root.nodes.DrainNode(drain)
+    wider = projects_pb2.ProjectSettings(quota=projects_pb2.Quota(cpu_thousandths=4000))
+    await root.projects.UpdateProject(projects_pb2.UpdateProjectRequest(name="kim", settings=wider))
+    await kims.waits("drain")
+    again = (await board.get(made.id, board.kim)).steps[-1]
+    assert "drain" in again.waiting
+    assert (await board.get(made.id)).steps[-1].waiting == "it is queued"
+    await root.nodes.ResumeNode(nodes_pb2.ResumeNodeRequest(name=board.node.node))
+    await board.evaluate("0.75")
+
+    async def is_over() -> bool:
+        found = await board.get(made.id)
+        return found.score == 0.75 and found.steps[-1].kind == "evaluate"
+
+    await until(is_over, "the new score is shown")
+    await until(kims.has_nothing, "the board has no re-evaluation any more")
+    assert not (await board.get(made.id)).steps[-1].waiting
+
+
+@pytest.mark.usefixtures("swept_often")
+async def test_a_re_evaluation_whose_dataset_version_is_gone_says_so(rig: Rig) -> None:
+    board = await Board.of(rig)
+    root = await rig.user("root", role=Role.ADMIN)
+    made = await scored(board)
+    settings = projects_pb2.ProjectSettings(
+        owner="kim", quota=projects_pb2.Quota(cpu_thousandths=500)
+    )
+    await root.projects.CreateProject(
+        projects_pb2.CreateProjectRequest(name="kim", settings=settings)
+    )
+    await pushed(board.kim, files={**FILES, "evaluation.py": b"print(1)"})
+    await board.kim.boards.ReevaluateBoard(pb.ReevaluateBoardRequest(board="digits"))
+
+    async def waits() -> bool:
+        return "project" in (await board.get(made.id, board.kim)).steps[-1].waiting
+
+    await until(waits, "it waits")
+    await rig.plane.core.history.catalogue.remove_dataset("kim", "digits", 2, at=1e9)
+
+    async def is_gone() -> pb.Submission | None:
+        found = await board.get(made.id, board.kim)
+        return found if found.evaluation == 2 else None
+
+    found = await until(is_gone, "the new version of scores is shown")
+    assert (found.state, found.cause) == (FAILED, pb.SUBMISSION_CAUSE_REMOVED)
+    assert found.message == "version 2 of kim/digits was removed"
 
 
 async def test_an_evaluation_waits_for_a_week_of_its_own(rig: Rig) -> None:

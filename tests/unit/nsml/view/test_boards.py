@@ -7,6 +7,7 @@ import math
 import pytest
 from google.protobuf.timestamp_pb2 import Timestamp
 
+from nsml.common.units import moment, short_moment
 from nsml.v1 import boards_pb2 as pb
 from nsml.view import boards as view
 from nsml.view.tables import pick, render
@@ -110,6 +111,13 @@ def test_a_cause_of_a_newer_control_plane_is_named_by_its_number() -> None:
             pb.SUBMISSION_STATE_EVALUATING,
             pb.SubmissionStep(kind="predict", started_at=at(NOW - 12)),
             "evaluating",
+        ),
+        (
+            pb.SUBMISSION_STATE_PREDICTING,
+            pb.SubmissionStep(
+                kind="predict", started_at=at(NOW - 12), waiting="a fault", failing_since=at(NOW)
+            ),
+            f"predicting: a fault (since {short_moment(NOW, NOW)})",
         ),
         (pb.SUBMISSION_STATE_SCORED, None, "scored"),
     ],
@@ -256,6 +264,48 @@ def test_a_submission_in_lines() -> None:
         "(in 12m)",
     ):
         assert words in text
+
+
+def test_a_step_that_fails_or_waits_says_why_in_its_line() -> None:
+    since = short_moment(NOW, NOW)
+    again = pb.SubmissionStep(
+        kind="reevaluate",
+        session="kim/digits/9",
+        started_at=at(NOW - 60),
+        waiting="a fault",
+        failing_since=at(NOW),
+    )
+    one = submission(state=pb.SUBMISSION_STATE_SCORED, score=0.5, steps=[again])
+    text = "\n".join(view.submission_lines(one, NOW))
+    assert f"reevaluate  kim/digits/9, runs for 1m, a fault (since {since})" in text
+    [step] = view.submission_record(one)["steps"]
+    assert (step["kind"], step["failing_since"]) == ("reevaluate", moment(NOW))
+    again = pb.SubmissionStep(kind="reevaluate", waiting="no node fits")
+    one = submission(state=pb.SUBMISSION_STATE_SCORED, score=0.5, steps=[again])
+    assert "reevaluate  no node fits" in "\n".join(view.submission_lines(one, NOW))
+
+
+def test_a_board_says_why_its_re_evaluation_waits() -> None:
+    board = pb.Board(
+        kind=pb.BOARD_KIND_DATASET, owner="lee", name="digits", reevaluated=3, to_reevaluate=9
+    )
+    assert view.headline(board).endswith("re-evaluating 3 of 9")
+    assert view.board_record(board)["reevaluation_step"] is None
+    board.reevaluation_step.waiting = "no node fits"
+    assert view.headline(board).endswith("re-evaluating 3 of 9 (no node fits)")
+    assert "waits       no node fits" in "\n".join(view.board_lines(board))
+    assert view.board_record(board)["reevaluation_step"]["waiting"] == "no node fits"
+
+
+def test_an_entry_that_fails_by_the_platform_says_so() -> None:
+    entry = pb.BoardEntry(submission_id="u1", state=pb.SUBMISSION_STATE_EVALUATING)
+    score = next(one for one in view.COLUMNS if one.key == "score")
+    assert view.entry_why(entry) == ""
+    assert "platform fault" not in score.cell(entry, NOW)
+    entry.failing_since.CopyFrom(at(NOW))
+    assert score.cell(entry, NOW).endswith("(platform fault)")
+    assert view.entry_why(entry).endswith(f"(since {short_moment(NOW, NOW)})")
+    assert view.entry_record(entry)["failing_since"] == moment(NOW)
 
 
 def test_when_the_next_submission_is_permitted() -> None:
