@@ -80,8 +80,14 @@ SHOWN = {
 """What names a session and answers with nothing that its program wrote, and with what instead."""
 _LINEAGE = "names of sessions that made versions: a sealed one makes none"
 _COUNTS = "numbers of sessions"
+_EVALUATION = "for who manages the board: the name of an evaluation, and why it waits"
 ANSWERED = {
+    "BoardService/CreateBoard": _EVALUATION,
+    "BoardService/GetBoard": _EVALUATION,
+    "BoardService/ListBoards": _EVALUATION,
     "BoardService/ListEntries": "what is stored of sessions: no value of a sealed one is",
+    "BoardService/ReevaluateBoard": _EVALUATION,
+    "BoardService/UpdateBoard": _EVALUATION,
     "BoardService/WatchBoard": "as ListEntries",
     "DatasetService/CreateDatasetVersion": _LINEAGE,
     "DatasetService/GetDataset": _LINEAGE,

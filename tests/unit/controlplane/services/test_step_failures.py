@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from controlplane.domain.boards.values import SubmissionState
 from controlplane.domain.identity import Role
 from controlplane.history.sql.interface import Connection
 from controlplane.objects.errors import ObjectsUnavailable
@@ -123,6 +124,12 @@ async def test_a_fault_is_shown_to_all_and_ends_with_its_cause(rig: Rig, step: s
 
     await mend()
     if step == "predict":
+
+        async def goes_on() -> bool:
+            one = await last_step(board, submission_id)
+            return one.kind == "evaluate" and not one.HasField("failing_since")
+
+        await until(goes_on, "its evaluation does not show the fault")
         await board.evaluate("0.5")
 
     async def is_over() -> bool:
@@ -268,6 +275,19 @@ async def test_the_next_leader_shows_it_since_the_same_time(
     assert row is not None
     assert (row.state.name, row.failing_since) == ("SCORED", 0.0)
     assert conditions.standing() == ()
+
+
+@pytest.mark.usefixtures("resting")
+async def test_one_that_waits_for_its_session_shows_no_fault_that_is_over(rig: Rig) -> None:
+    board = await Board.of(rig)
+    submission_id, loop = await predicted(board)
+    submissions = rig.plane.core.history.submissions
+    assert await loop.due() == []
+    await submissions.change(submission_id, {SubmissionState.EVALUATING}, failing_since=7.0)
+    assert await loop.due() == [submission_id]
+    await loop.advance(submission_id)
+    assert not (await last_step(board, submission_id)).HasField("failing_since")
+    assert await loop.due() == []
 
 
 @pytest.mark.usefixtures("resting")
