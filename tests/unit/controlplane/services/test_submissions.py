@@ -857,7 +857,12 @@ async def test_why_a_re_evaluation_waits_is_shown_to_who_ordered_it(
     assert "drain" in again.waiting
     # Only the queue changes now, and no submission.
     await (await rig.agent("b", networks=[OWN])).connect()
-    await kims.waits("network")
+
+    async def says_more() -> bool:
+        seen = kims.newest.reevaluation_step.waiting
+        return again.waiting != seen == (await board.get(made.id, board.kim)).steps[-1].waiting
+
+    await until(says_more, "the board says what the queue says of both nodes")
     assert (await board.get(made.id)).steps[-1].waiting == "it is queued"
     await root.nodes.ResumeNode(nodes_pb2.ResumeNodeRequest(name=board.node.node))
     await board.evaluate("0.75")
