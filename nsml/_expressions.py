@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 MOST_BYTES = 64 << 10
 """Of a value, of the output and of an error, in UTF-8."""
 _FILE = "<nsml exec>"
-_ENDS_WITHIN_S = 0.5
+_ENDS_WITHIN_S = 2.0
 """How long interrupted code may take to end; then it is abandoned."""
 _MOST_CALLS = 50
 _INTERRUPTED_EVERY_S = 0.05
