@@ -202,9 +202,11 @@ async def surroundings(**other: Any) -> AsyncIterator[Backends]:
 async def serving(on: Backends, **character: Any) -> AsyncIterator[Rig]:
     """A control plane on a loopback port."""
     async with contextlib.AsyncExitStack() as stack:
-        # Its agents send no heartbeats: on a busy machine a test may last longer than silence is borne.
-        own = {"member": f"m{next(_numbers)}", "version": "test", "silent_after_s": 600.0}
-        who = MemberConfig(**{**own, **character})
+        # Its agents send no heartbeats: on a busy machine a test may last longer than silence is borne. And
+        # what else runs there may hold up a renewal for longer than a short lease lasts.
+        own = {"silent_after_s": 600.0, "lease_s": 30.0}
+        name = {"member": f"m{next(_numbers)}", "version": "test"}
+        who = MemberConfig(**{**name, **own, **character})
         plane = ControlPlane(on, who, await ensure_cluster(on, "embedded"))
         # Nobody else's port is shared by chance.
         alone = (("grpc.so_reuseport", 0),)

@@ -13,6 +13,7 @@ import pytest
 
 from nsml.v1 import agents_pb2, nodes_pb2, resources_pb2, sessions_pb2
 from tests.unit.controlplane.rig import (
+    Agent,
     Rig,
     Stubs,
     platform,
@@ -22,8 +23,6 @@ from tests.unit.controlplane.rig import (
     until,
 )
 from tests.unit.controlplane.services.test_sessions import refusal
-
-FAST = {"heartbeat_s": 0.05, "silent_after_s": 0.3, "lease_s": 1.0}
 
 
 @pytest.fixture
@@ -159,14 +158,32 @@ async def test_reports_are_acknowledged_also_when_repeated(rig: Rig) -> None:
     assert await kim.state(session.id) == "SUCCEEDED"
 
 
+@contextlib.asynccontextmanager
+async def heard(agent: Agent) -> AsyncIterator[None]:
+    """Have an agent send heartbeats meanwhile."""
+
+    async def beat() -> None:
+        while True:
+            await agent.say(agents_pb2.ControlRequest(heartbeat=agents_pb2.Heartbeat()))
+            await asyncio.sleep(0.05)
+
+    beating = asyncio.create_task(beat())
+    try:
+        yield
+    finally:
+        beating.cancel()
+        await asyncio.wait([beating])
+
+
 async def test_silence_and_return() -> None:
-    async with platform(character=FAST) as rig:
+    async with platform(character={"silent_after_s": 1.0}) as rig:
         kim = await rig.user("kim")
         agent = await (await rig.agent()).connect()
-        session = await kim.submit()
-        [assignment] = await agent.assignments(1)
-        await agent.report(assignment.replica, "RUNNING")
-        await kim.reaches(session.id, "RUNNING")
+        async with heard(agent):
+            session = await kim.submit()
+            [assignment] = await agent.assignments(1)
+            await agent.report(assignment.replica, "RUNNING")
+            await kim.reaches(session.id, "RUNNING")
         # It says nothing more, though its stream is open.
         await kim.reaches(session.id, "UNKNOWN")
 
@@ -177,7 +194,8 @@ async def test_silence_and_return() -> None:
         waiting = await kim.submit()
         running = report_of(assignment.replica, "RUNNING")
         again = await (await rig.agent(replicas=(running,))).connect()
-        await again.assignments(2)
+        async with heard(again):
+            await again.assignments(2)
         assert {one.session_name for one in again.orders.assignments} == {
             session.name,
             waiting.name,
@@ -256,9 +274,9 @@ async def test_a_node_that_does_not_part_users_keeps_to_its_owner(
 
 async def test_the_other_control_plane_takes_over() -> None:
     """Two on one store: agents are sent to the leader; its end makes the other one lead."""
-    async with surroundings() as on, serving(on, **FAST) as one:
+    async with surroundings() as on, serving(on) as one:
         await until(lambda: _leads(one), "the first leads")
-        async with serving(on, **FAST, address="two.example:1") as two:
+        async with serving(on, address="two.example:1") as two:
             kim = await one.user("kim")
             agent = await one.agent()
             lost = await two.agent()
@@ -386,13 +404,16 @@ async def test_a_store_that_comes_and_goes_does_not_end_the_platform(rig: Rig) -
         await rig.on.store.commit(Transaction(success=(Delete(key="leader"),)))
         await until(lambda: _leads(rig), "it leads again")
     done: set[str] = set()
+    stays_s = 0.05
 
     async def worked() -> bool:
+        nonlocal stays_s
         agent = await rig.agent()
         agent.runs_at_once = True
         await agent.connect()
-        await asyncio.sleep(0.05)
+        await asyncio.sleep(stays_s)
         await agent.close()
+        stays_s *= 1.5  # on a busy machine its orders may come later
         done.update({one.id for one in sessions if await kim.state(one.id) == "SUCCEEDED"})
         return len(done) == len(sessions)
 

@@ -33,8 +33,6 @@ if TYPE_CHECKING:
 
     from controlplane.core.webhook_targets import Target
 
-FAST = {"lease_s": 1.0}
-
 
 class Post:
     """Takes every message; `hangs` before that."""
@@ -125,7 +123,7 @@ async def test_who_stops_a_session_of_their_own_is_not_told_and_its_owner_is() -
 async def test_a_leader_that_goes_while_it_tells_leaves_it_to_the_next() -> None:
     silent, post = Post(hangs=True), Post()
     async with surroundings(post=silent) as on:
-        async with serving(on, **FAST) as first:
+        async with serving(on) as first:
             await until(lambda: one_leads(first), "it leads")
             kim = await first.user("kim")
             await set_webhook(kim)
@@ -136,7 +134,7 @@ async def test_a_leader_that_goes_while_it_tells_leaves_it_to_the_next() -> None
 
             await until(is_calling, "it calls")
             assert await kept(first) == [f"notice/kim/{one.id}"]
-        async with serving(replace(on, post=post), **FAST) as second:
+        async with serving(replace(on, post=post)) as second:
             assert await told(second, post, 1) == [("kim", "ended", one.name)]
 
 

@@ -20,7 +20,7 @@ from nsml.common.clock import SystemClock, inline
 from nsml.v1 import accounts_pb2, agents_pb2, nodes_pb2
 from tests.support.failing import Failing
 from tests.unit.controlplane.rig import Agent, Rig, Stubs, platform, until
-from tests.unit.controlplane.services.test_nodes import FAST, root_of, shown
+from tests.unit.controlplane.services.test_nodes import root_of, shown
 from tests.unit.controlplane.services.test_sessions import refused
 
 
@@ -31,7 +31,7 @@ def _soon(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 async def rig():
-    async with platform(character=FAST) as rig:
+    async with platform() as rig:
         yield rig
 
 
@@ -106,7 +106,7 @@ async def test_a_machine_that_is_refused(rig: Rig) -> None:
 async def test_nobody_leads_in_the_metrics_while_the_store_is_gone() -> None:
     async with EmbeddedStore(":memory:", clock=SystemClock(), run=inline) as embedded:
         store = Failing(embedded)
-        async with platform(store=store, character={"lease_s": 30.0}) as rig:
+        async with platform(store=store) as rig:
             assert samples(rig)["nsml_leads",] == 1
             store.error = lambda _: StoreUnavailable("etcd does not answer")
             with pytest.raises(StoreUnavailable):
