@@ -401,7 +401,7 @@ async def test_who_waits_is_elected_with_the_lease_it_has_kept_alive(engine: Eng
     # Longer than the lease lasts by itself: it is of use only when somebody renews it.
     async with engine.open() as store, asyncio.timeout(LONG_S):
         counting = Granting(store)
-        second = stand(counting, "second", ttl_s=1.0)
+        second = stand(counting, "second", ttl_s=2.0)
         async with stand(store, "first"):
             entering = asyncio.create_task(second.__aenter__())
             await asyncio.sleep(3.5)

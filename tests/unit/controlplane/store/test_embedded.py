@@ -233,7 +233,7 @@ async def test_a_closed_store_says_so(tmp_path: Path) -> None:
 async def test_leases_have_their_whole_time_again_after_a_restart(tmp_path: Path) -> None:
     path = tmp_path / "store.db"
     async with on_file(path) as store:
-        lease = await store.grant(0.4)
+        lease = await store.grant(2.0)
         start = await put(store, "l", b"", lease.id)
     async with on_file(path) as store:
         assert await store.get("l") is not None
