@@ -90,7 +90,7 @@ class Platform:
         check: bool = True,
         cwd: Path | None = None,
         stdin: str | None = None,
-        timeout_s: float = 60,
+        timeout_s: float = 120,
         environment: dict[str, str] | None = None,
         by: Sequence[str] = (),
     ) -> subprocess.CompletedProcess[str]:

@@ -35,7 +35,7 @@ def write_program(folder: Path, text: str, entry: str = "main.py") -> Path:
     return folder
 
 
-def wait_for(condition, *, timeout_s: float = 60.0, what: str = "condition"):
+def wait_for(condition, *, timeout_s: float = 120.0, what: str = "condition"):
     """The first true value of `condition()`; an AssertionError that names it after `timeout_s`.
 
     Between looks the processor is left alone for three times as long as a look took.

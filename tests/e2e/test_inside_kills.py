@@ -298,4 +298,4 @@ def goes_on(platform: Platform, inside: Inside, session: str) -> None:
         return platform.nsml("exec", session, "1 + 1", check=False).stdout == "2\n"
 
     wait_for(answers, what="its program can be asked again")
-    assert not inside.visitors()
+    wait_for(lambda: not inside.visitors(), what="nobody is inside")

@@ -16,7 +16,7 @@ import subprocess
 import termios
 import threading
 import time
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -270,24 +270,38 @@ def is_direct(platform: Platform) -> bool:
 
 @contextmanager
 def endless(platform: Platform, session: str, way: tuple[str, ...] = DIRECTLY) -> Iterator[Endless]:
-    """In the middle: some bytes, of which a seed says how many, have come."""
+    """In the middle: some bytes, of which a seed says how many, have come.
+
+    On a busy machine a client may find the agent too slow, and take the way of the control plane.
+    """
     seed = random.randrange(1 << 32)
     print("seed", seed)
     some = random.Random(seed).randrange(4 * MEGABYTE)
-    word = unique()
-    with subprocess.Popen(
-        [*way, str(PROGRAMS / "nsml"), "sh", session, "--", "yes", word],
-        env=platform.environment,
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.PIPE,
-    ) as process:
-        try:
+
+    def begun() -> Endless | None:
+        word = unique()
+        process = subprocess.Popen(
+            [*way, str(PROGRAMS / "nsml"), "sh", session, "--", "yes", word],
+            env=platform.environment,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+        )
+        with ExitStack() as held:
+            held.callback(process.wait)
+            held.callback(process.kill)
             made = Endless(process, word)
             wait_for(lambda: made.came > some, what="its output comes")
-            assert is_direct(platform) is (way is DIRECTLY)
-            yield made
-        finally:
-            process.kill()
+            if is_direct(platform) is (way is DIRECTLY):
+                held.pop_all()
+                return made
+        return None
+
+    made = wait_for(begun, what="one takes that way")
+    try:
+        yield made
+    finally:
+        made.process.kill()
+        made.process.wait()
     wait_for(lambda: not pids(*made.command), what="the program is gone")
 
 
