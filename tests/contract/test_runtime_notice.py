@@ -106,7 +106,7 @@ async def test_notice_outlives_the_agent(real: Bench) -> None:
     async with real.new_driver() as driver:
         await driver.start(spec)
         await real.ready(spec)
-        await driver.stop(spec.replica_id, grace_s=1000, reason="gives way", notice_s=1.0)
+        await driver.stop(spec.replica_id, grace_s=1000, reason="gives way", notice_s=2.0)
         await until(lambda: b"noticed\n" in real.output(spec))
     async with real.new_driver() as driver:
         record = await soon(driver.wait(spec.replica_id))
