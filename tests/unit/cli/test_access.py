@@ -210,7 +210,9 @@ def test_completion_scripts(nsml, shell):
     assert "_NSML_COMPLETE" in nsml("completion", shell).stdout
 
 
-def test_names_are_completed_and_cached_for_seconds(nsml, home, everything, state):
+def test_names_are_completed_and_cached_for_seconds(nsml, home, everything, state, monkeypatch):
+    monkeypatch.setattr("cli.completion._PATIENCE_S", 60.0)
+    monkeypatch.setattr("cli.completion._FRESH_S", 600.0)
     state.nodes[0].isolation = resources_pb2.ISOLATION_CONTAINER
     state.datasets[0].tags.append("gold")
     app = App(environ=nsml.environ, given_clock=SystemClock())

@@ -766,7 +766,8 @@ def test_a_failed_evaluation_names_its_log(nsml, state, session):
     assert "nsml logs kim/digits/4" not in shown, "nobody reads that"
 
 
-def test_names_are_completed(nsml, state, session, board, environ):
+def test_names_are_completed(nsml, state, session, board, environ, monkeypatch):
+    monkeypatch.setattr("cli.completion._PATIENCE_S", 60.0)
     state.add_board("kim/best")
     state.add_submission(session)
     app = App(environ=environ, stdout=Stream(), stderr=Stream(), stdin=Stream())

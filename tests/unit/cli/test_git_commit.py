@@ -21,7 +21,9 @@ def git(folder, *words):
 
 
 @pytest.fixture
-def repository(tmp_path):
+def repository(tmp_path, monkeypatch):
+    """With time for git, whatever else runs on the machine."""
+    monkeypatch.setattr(module, "MOST_S", 60.0)
     folder = tmp_path / "project"
     (folder / "inner").mkdir(parents=True)
     (folder / "main.py").write_text("print(1)\n")

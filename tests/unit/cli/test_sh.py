@@ -150,8 +150,12 @@ def test_a_session_that_has_ended_and_one_that_is_not_there(nsml, state):
 
 
 def test_a_time_limit_is_kept(environ, programs):
-    result = done(environ, "--timeout", "3s", "sh", SESSION, "--", "deaf")
-    assert (result.returncode, result.stdout) == (8, b"ready\n")
+    for limit in ("3s", "30s"):  # on a busy machine it may end before the program has begun
+        result = done(environ, "--timeout", limit, "sh", SESSION, "--", "deaf")
+        assert result.returncode == 8
+        if result.stdout:
+            break
+    assert result.stdout == b"ready\n"
 
 
 # What is started, and where

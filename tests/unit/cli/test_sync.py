@@ -23,7 +23,7 @@ from nsml.client.errors import Unavailable
 from nsml.client.sync import SessionFolder
 from nsml.copying.sync_receiver import SyncReceiver
 
-PATIENCE_S = 30.0
+PATIENCE_S = 60.0
 
 
 class Connection:
