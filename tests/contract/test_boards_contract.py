@@ -503,10 +503,10 @@ async def test_of_racing_submissions_no_more_than_the_limit_is_taken(history: Hi
 async def test_new_submissions_and_re_evaluations_are_reported(history: History) -> None:
     with history.streams.changed(SUBMITTED) as submitted, history.streams.touched() as touched:
         await add(history, 1, state=SubmissionState.SCORED, prediction_digest=DIGEST)
-        await asyncio.wait_for(submitted.wait(), 10)
+        await asyncio.wait_for(submitted.wait(), 60)
         await history.submissions.change("u1", {SubmissionState.SCORED}, message="late")
         await history.submissions.begin_evaluation("lee", "mnist", at=9.0)
-        await asyncio.wait_for(submitted.wait(), 10)
+        await asyncio.wait_for(submitted.wait(), 60)
         await history.submissions.change("u1", {SubmissionState.SCORED}, message="later")
         touched.take()
         await history.submissions.change("u1", {SubmissionState.SCORED}, message="latest")
@@ -554,7 +554,7 @@ async def test_a_submission_changes_only_from_expected_states(history: History) 
             predict_session_id="s7",
             predict_tries=1,
         )
-        await asyncio.wait_for(change.wait(), 10)
+        await asyncio.wait_for(change.wait(), 60)
     assert changed is not None
     assert changed == await submissions.get("u1")
     assert (changed.state, changed.predict_session_id) == (SubmissionState.PREDICTING, "s7")

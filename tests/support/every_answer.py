@@ -16,7 +16,7 @@ from controlplane.access.access_table import TABLE, AllowedCallers
 
 Things = Mapping[str, Sequence[str]]
 """What to ask about: values by name of the field, such as names of sessions and digests."""
-ANSWERS_WITHIN_S = 20.0
+ANSWERS_WITHIN_S = 60.0
 WATCHED_S = 0.2
 _MOST_REQUESTS = 100
 _DEPTH = 2

@@ -11,7 +11,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-WAITS_S = 30.0
+WAITS_S = 60.0
 
 
 class OrdersAgent:

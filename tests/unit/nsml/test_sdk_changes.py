@@ -39,7 +39,7 @@ class Training:
 
     def step_until(self, holds: Any) -> Any:
         """Train until something holds."""
-        until = time.monotonic() + 30
+        until = time.monotonic() + 60
         while not (found := holds()):
             assert time.monotonic() < until, self.agent.reports[-3:]
             self.step()
@@ -71,7 +71,7 @@ def later(holds: Any, do: Any) -> threading.Thread:
     """Do something in another thread once something holds."""
 
     def run() -> None:
-        until = time.monotonic() + 30
+        until = time.monotonic() + 60
         while not holds() and time.monotonic() < until:
             time.sleep(0.005)
         do()
@@ -171,6 +171,7 @@ def test_an_undecided_change_is_given_up(
     training.step(13)
     assert training.session.knob("lr", 0.01) == 0.01
     assert training.states(7)[-1] == "missed"
+    monkeypatch.setattr(_live, "UNDECIDED_S", 600.0)
     training.agent.say(change(7, "prepare", values={"lr": 0.5}, at=20))  # once more
     training.step(14)
     training.agent.say(change(7, "commit", values={"lr": 0.5}, at=20))
@@ -366,7 +367,7 @@ def test_a_program_that_is_preempted_amid_a_pause_saves_and_leaves(training: Tra
     assert training.recorded_states() == ["PAUSED", "RUNNING"]
 
     def train_on() -> None:
-        until = time.monotonic() + 30
+        until = time.monotonic() + 60
         while time.monotonic() < until:
             session.reporter.report(step=training.at, loss=1.0)
 
@@ -507,7 +508,7 @@ def test_what_another_thread_evaluates_does_not_keep_a_change_from_the_step(
     agent.order("began.set(), held.wait()", limit_s=30)
     other = threading.Thread(target=session.points.look)
     other.start()
-    assert began.wait(30)
+    assert began.wait(60)
     training.step(11)
     assert training.states(7) == ["prepared"]
     later(

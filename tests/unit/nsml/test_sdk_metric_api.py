@@ -19,7 +19,7 @@ def call(method, data=None, path=""):
     body = None if data is None else data.encode()
     request = urllib.request.Request(url, data=body, method=method)
     try:
-        with urllib.request.urlopen(request, timeout=20) as answer:
+        with urllib.request.urlopen(request, timeout=60) as answer:
             return answer.status
     except urllib.error.HTTPError as error:
         return error.code

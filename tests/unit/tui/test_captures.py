@@ -217,7 +217,7 @@ async def behind(pilot):
     await sessions(pilot)
     width, height = SIZES[0]
     # what differs is reported for the list itself
-    await held(pilot, f"sessions-{width}x{height}", within_s=5.0)
+    await held(pilot, f"sessions-{width}x{height}", within_s=WITHIN_S)
 
 
 async def keys(pilot):

@@ -174,7 +174,7 @@ async def test_a_program_ends_with_whoever_waits_for_it(tmp_path):
     task.cancel()
     with pytest.raises(asyncio.CancelledError):
         await task
-    assert await asyncio.wait_for(asyncio.to_thread(file.read_text), 30) == "ended"
+    assert await asyncio.wait_for(asyncio.to_thread(file.read_text), 60) == "ended"
 
 
 async def typed(pilot, text):

@@ -148,7 +148,7 @@ async def join(live: Live, node: str) -> tuple[bytes, bytes]:
     secret, _, digest = issued.text.partition(".")
     assert digest == live.door.authority.digest
     answer = await live.secure(live.tls).JoinNode(
-        accounts_pb2.JoinNodeRequest(secret=secret, node=node, signing_request=request), timeout=10
+        accounts_pb2.JoinNodeRequest(secret=secret, node=node, signing_request=request), timeout=60
     )
     assert answer.authority == live.door.authority.pem
     assert answer.agent_address == "here:1"
@@ -178,7 +178,7 @@ async def test_a_renewed_certificate_replaces_the_old_one(live: Live) -> None:
     request, key = make_request()
     old_stub = live.secure(live.agents, cert=old, key=old_key)
     answer = await old_stub.JoinNode(
-        accounts_pb2.JoinNodeRequest(node="gpu-1", signing_request=request), timeout=10
+        accounts_pb2.JoinNodeRequest(node="gpu-1", signing_request=request), timeout=60
     )
     stub = live.secure(live.agents, cert=answer.certificate, key=key)
     assert (await stub.GetCaller(ASK, timeout=60)).node == "gpu-1"

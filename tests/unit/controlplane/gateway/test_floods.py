@@ -257,10 +257,22 @@ async def test_unfinished_handshakes_of_tls_end_too_and_count() -> None:
         assert len(served.server.connections_open) <= QUICK.per_address
         trusting = ssl.create_default_context()
         trusting.check_hostname, trusting.verify_mode = False, ssl.CERT_NONE
-        reader, writer = await asyncio.open_connection("127.0.0.1", served.port, ssl=trusting)
-        writer.write(b"GET /page HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n")
-        assert (await reader.read()).startswith(b"HTTP/1.1 200")
-        writer.close()
+
+        async def page() -> bytes:
+            """b"" where a busy machine takes longer than a client may here."""
+            with contextlib.suppress(OSError):
+                reader, writer = await asyncio.open_connection(
+                    "127.0.0.1", served.port, ssl=trusting
+                )
+                with contextlib.closing(writer):
+                    writer.write(b"GET /page HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n")
+                    return await reader.read()
+            return b""
+
+        async with asyncio.timeout(60):
+            while not (said := await page()):
+                pass
+        assert said.startswith(b"HTTP/1.1 200")
         await served.until(0)
 
 

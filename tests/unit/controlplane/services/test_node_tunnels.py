@@ -32,7 +32,7 @@ async def agent(rig: Rig) -> Agent:
 
 
 async def begin(user: Stubs, node: str = "a", service: str = agent_services.NODE_PROGRAM) -> Any:
-    call = user.nodes._stub.OpenNodeTunnel(metadata=user.metadata, timeout=20)
+    call = user.nodes._stub.OpenNodeTunnel(metadata=user.metadata, timeout=60)
     target = pb.NodeTunnelTarget(node=node, service=service)
     await say_first(call, pb.OpenNodeTunnelRequest(target=target))
     return call

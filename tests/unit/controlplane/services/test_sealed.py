@@ -402,7 +402,7 @@ async def test_nobody_enters_a_step_of_a_submission(rig: Rig, stage: SessionStag
     for service in ("web", "8080", *sorted(AGENT_SERVICES)):
         for only_checks in (False, True):
             target = pb.TunnelTarget(session=session.id, service=service, only_checks=only_checks)
-            call = root.sessions._stub.OpenTunnel(metadata=root.metadata, timeout=20)
+            call = root.sessions._stub.OpenTunnel(metadata=root.metadata, timeout=60)
             await say_first(call, pb.OpenTunnelRequest(target=target))
             if stage is SessionStage.INFER:
                 await until(lambda: _is_asked(agent), "its agent is asked")

@@ -192,7 +192,7 @@ def for_key(rig: Rig, user: Stubs, line: str) -> Stubs:
 async def opened(
     jump_host: Stubs, session: str, host: str, service: str = agent_services.SSH
 ) -> Any:
-    call = jump_host.sessions._stub.OpenTunnel(metadata=jump_host.metadata, timeout=20)
+    call = jump_host.sessions._stub.OpenTunnel(metadata=jump_host.metadata, timeout=60)
     target = sessions_pb2.TunnelTarget(session=session, service=service, ssh_host=host)
     await say_first(call, sessions_pb2.OpenTunnelRequest(target=target))
     return call

@@ -39,7 +39,7 @@ async def running(rig: Rig, user: Stubs, **submission: Any) -> tuple[Agent, pb.S
 
 
 async def begin(user: Stubs, session: str, service: str = "web", rank: int = 0) -> Any:
-    call = user.sessions._stub.OpenTunnel(metadata=user.metadata, timeout=20)
+    call = user.sessions._stub.OpenTunnel(metadata=user.metadata, timeout=60)
     target = pb.TunnelTarget(session=session, rank=rank, service=service)
     await say_first(call, pb.OpenTunnelRequest(target=target))
     return call
@@ -48,7 +48,7 @@ async def begin(user: Stubs, session: str, service: str = "web", rank: int = 0) 
 async def dial(agent: Agent, error: str = "") -> Any:
     await until(lambda: _asked(agent), "the agent is asked")
     order = agent.tunnels.pop(0)
-    call = agent.stubs.agents._stub.Tunnel(metadata=agent.stubs.metadata, timeout=20)
+    call = agent.stubs.agents._stub.Tunnel(metadata=agent.stubs.metadata, timeout=60)
     await call.write(agents_pb2.TunnelRequest(tunnel_id=order.tunnel_id, error=error))
     return call
 
@@ -307,7 +307,7 @@ async def test_what_cannot_be_opened_is_named(rig: Rig) -> None:
 
 async def test_without_a_first_message_there_is_no_tunnel(rig: Rig) -> None:
     kim = await rig.user("kim")
-    call = kim.sessions._stub.OpenTunnel(metadata=kim.metadata, timeout=20)
+    call = kim.sessions._stub.OpenTunnel(metadata=kim.metadata, timeout=60)
     await call.done_writing()
     assert (await failure(call))[0] == "INVALID_ARGUMENT"
 
@@ -332,12 +332,12 @@ async def test_only_the_node_that_was_asked_can_claim(rig: Rig) -> None:
 async def direct(rig: Rig, user: Stubs) -> tuple[Any, Any, Agent]:
     """The client's and the agent's call of a tunnel whose bytes pass beside them."""
     agent, session = await running(rig, user)
-    call = user.sessions._stub.OpenTunnel(metadata=user.metadata, timeout=20)
+    call = user.sessions._stub.OpenTunnel(metadata=user.metadata, timeout=60)
     target = pb.TunnelTarget(session=session.name, service="web", boot_id="boot1")
     await call.write(pb.OpenTunnelRequest(target=target))
     await until(lambda: _asked(agent), "the agent is asked")
     order = agent.tunnels.pop(0)
-    program = agent.stubs.agents._stub.Tunnel(metadata=agent.stubs.metadata, timeout=20)
+    program = agent.stubs.agents._stub.Tunnel(metadata=agent.stubs.metadata, timeout=60)
     await program.write(
         agents_pb2.TunnelRequest(tunnel_id=order.tunnel_id, direct_socket="nsml-agent-1")
     )
@@ -384,7 +384,7 @@ async def test_a_direct_way_ends_with_the_rights_of_its_node(
 
 async def test_an_agent_that_awaits_nobody_has_the_bytes_pass_here(rig: Rig) -> None:
     agent, session = await running(rig, kim := await rig.user("kim"))
-    call = kim.sessions._stub.OpenTunnel(metadata=kim.metadata, timeout=20)
+    call = kim.sessions._stub.OpenTunnel(metadata=kim.metadata, timeout=60)
     target = pb.TunnelTarget(session=session.name, service="web", boot_id="boot1")
     await call.write(pb.OpenTunnelRequest(target=target))
     program = await dial(agent)

@@ -114,7 +114,7 @@ def test_it_answers_over_http_while_it_runs(tmp_path: Path) -> None:
                 return answer.read().decode()
 
         assert get("/healthz") == "ok\n"
-        deadline = time.monotonic() + 30
+        deadline = time.monotonic() + 60
         while (told := ready_at(url)) != "ready\n":
             assert time.monotonic() < deadline, told
         assert 'nsml_sessions{state="QUEUED"} 0.0' in get("/metrics")

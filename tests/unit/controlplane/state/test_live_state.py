@@ -274,7 +274,7 @@ async def test_what_others_write_to_the_same_etcd_keeps_nobody_waiting() -> None
         await state.reached(1)
         put = Put(key="elsewhere/lease", value=b"")
         theirs = (await made.store.commit(Transaction(success=(put,)))).revision
-        async with asyncio.timeout(30):
+        async with asyncio.timeout(60):
             assert await state.catch_up(theirs)
         assert not await state.catch_up(theirs + 100), "it never happened"
 

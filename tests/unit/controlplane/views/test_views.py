@@ -196,7 +196,7 @@ async def test_a_program_ends_with_whoever_started_it_and_leaves_nothing() -> No
         assert token not in told(child._process.pid)
         assert child._process.stdin is not None
         child._process.stdin.close()
-        async with asyncio.timeout(30):
+        async with asyncio.timeout(60):
             await child._process.wait()
         assert not child._folder.exists()
         assert one.rig.plane.core.shared(views).admit(view, "x") is None

@@ -35,7 +35,7 @@ def made(path: Path) -> ReplicaFolder:
 
 async def stirred(written: WrittenFolder) -> None:
     """Waits until it is; and forgets it."""
-    async with asyncio.timeout(30):
+    async with asyncio.timeout(60):
         await written.stirred.wait()
     written.stirred.clear()
 
@@ -144,7 +144,7 @@ async def test_a_follower_reads_as_it_is_told(writes: Writes, tmp_path: Path) ->
         following = aiter(follower)
         for _ in range(5):
             _prints(folder)
-            async with asyncio.timeout(30):
+            async with asyncio.timeout(60):
                 for item in await anext(following):
                     text += item.text  # type: ignore[union-attr]
     assert text == b"line\n" * 5
@@ -170,7 +170,7 @@ async def test_what_is_more_than_one_look_takes_is_not_left_lying(
         follower = SpoolFollower(spool, inline, shortest_s=1e6, longest_s=1e6, written=written)
         following = aiter(follower)
         folder.output.write_bytes(b"x" * 250)
-        async with asyncio.timeout(30):
+        async with asyncio.timeout(60):
             assert [len((await anext(following))[0].text) for _ in range(3)] == [100, 100, 50]  # type: ignore[union-attr]
             # Nothing more is written, and yet the end is heard of.
             follower.end()

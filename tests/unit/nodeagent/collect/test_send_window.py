@@ -49,7 +49,7 @@ async def test_little_is_sent_ahead_of_what_is_answered() -> None:
         await queue.put(REPLICAS[0], chunk())
         await queue.next_message()
     await queue.put(REPLICAS[0], chunk())
-    async with asyncio.timeout(30):
+    async with asyncio.timeout(60):
         waiting = asyncio.create_task(queue.next_message())
         assert await is_waiting(waiting)
         queue.answered()
@@ -60,7 +60,7 @@ async def test_a_replica_waits_for_room_of_its_own_alone() -> None:
     queue = SendQueue()
     for _ in range(REPLICA_CHUNKS):
         await queue.put(REPLICAS[0], chunk())
-    async with asyncio.timeout(30):
+    async with asyncio.timeout(60):
         waiting = asyncio.create_task(queue.put(REPLICAS[0], chunk()))
         assert await is_waiting(waiting)
         await queue.put(REPLICAS[1], chunk())

@@ -35,7 +35,7 @@ async def ordered(bench: Bench, key: bytes, service: str = "web") -> tuple[Far, 
             tunnel_id=name, replica=replica_message(REPLICA), service=service, direct_key=key
         )
     )
-    far, first = await asyncio.wait_for(dialled, 20)
+    far, first = await asyncio.wait_for(dialled, 60)
     assert first.error == ""
     return far, first.direct_socket
 
@@ -157,7 +157,7 @@ async def test_a_tunnel_whose_client_does_not_come_ends(
     monkeypatch.setattr(direct_ways, "_COMES_WITHIN_S", 0.05)
     async with program(bench.path(), echo):
         far, name = await ordered(bench, key)
-        await asyncio.wait_for(far.is_over.wait(), 20)
+        await asyncio.wait_for(far.is_over.wait(), 60)
         assert await connected(name, key) is None
 
 
@@ -166,7 +166,7 @@ async def test_it_breaks_when_the_control_plane_ends_its_call(bench: Bench, key:
     call, _ = await came(name, key)
     assert (await call.read()).data == b"here"
     far.down.put_nowait(None)
-    assert await asyncio.wait_for(bench.ended.get(), 20) == REPLICA
+    assert await asyncio.wait_for(bench.ended.get(), 60) == REPLICA
     with pytest.raises(Unavailable):
         await call.read()
 
@@ -174,7 +174,7 @@ async def test_it_breaks_when_the_control_plane_ends_its_call(bench: Bench, key:
 async def test_a_client_may_come_no_more_once_the_call_is_over(bench: Bench, key: bytes) -> None:
     far, name = await ordered(bench, key, "agent.stay")
     far.down.put_nowait(None)
-    await asyncio.wait_for(far.is_over.wait(), 20)
+    await asyncio.wait_for(far.is_over.wait(), 60)
     while not await refuses(name, key):  # noqa: ASYNC110 - tries are connections; it hears of it a moment later
         await asyncio.sleep(0.01)
 
@@ -191,8 +191,8 @@ async def test_who_is_killed_is_gone(bench: Bench, key: bytes) -> None:
     call, connection = await came(name, key)
     assert (await call.read()).data == b"here"
     connection.close()
-    assert await asyncio.wait_for(bench.ended.get(), 20) == REPLICA
-    await asyncio.wait_for(far.is_over.wait(), 20)
+    assert await asyncio.wait_for(bench.ended.get(), 60) == REPLICA
+    await asyncio.wait_for(far.is_over.wait(), 60)
 
 
 async def test_no_key_no_direct_way(bench: Bench) -> None:

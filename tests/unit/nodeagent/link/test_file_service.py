@@ -117,7 +117,7 @@ STARTED = framed(pb.FilesResponse(started=True).SerializeToString())
 
 async def until(is_so: object) -> None:
     assert callable(is_so)
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(60):
         while not is_so():  # noqa: ASYNC110 - looked at from outside
             await asyncio.sleep(0.001)
 
@@ -131,9 +131,9 @@ async def test_both_are_joined_until_the_process_ends(tmp_path: Path, server: Se
         server.says.put_nowait((Output.ERRORS, b"a traceback that is nobody's"))
         await until(lambda: client.told.endswith(b"answer"))
         await client.say(b"")
-        await asyncio.wait_for(server.input_is_closed.wait(), 20)
+        await asyncio.wait_for(server.input_is_closed.wait(), 60)
         server.finish()
-        await asyncio.wait_for(serving, 20)
+        await asyncio.wait_for(serving, 60)
     assert client.told == STARTED + b"answer"
     assert server.order == VisitOrder(
         argv=(),
@@ -159,7 +159,7 @@ async def test_each_side_waits_for_the_other(tmp_path: Path, server: Server) -> 
         assert not serving.done()
         assert (client.told, server.given) == (STARTED, b"")
         client.reads.set()
-        await asyncio.wait_for(serving, 20)
+        await asyncio.wait_for(serving, 60)
     assert client.told == STARTED + b"xxx"
 
 
@@ -184,7 +184,7 @@ async def test_what_cannot_be_is_refused(
 ) -> None:
     client = Client(said)
     async with served(tmp_path, server, client) as serving:
-        await asyncio.wait_for(serving, 20)
+        await asyncio.wait_for(serving, 60)
     [only] = Frames().feed(client.told)
     assert why in pb.FilesResponse.FromString(only).refused
     assert server.order is None
@@ -194,7 +194,7 @@ async def test_who_lets_nobody_in_says_why(tmp_path: Path, server: Server) -> No
     server.refusal = "its program does not run here"
     client = Client(request(OUT))
     async with served(tmp_path, server, client) as serving:
-        await asyncio.wait_for(serving, 20)
+        await asyncio.wait_for(serving, 60)
     [only] = Frames().feed(client.told)
     assert pb.FilesResponse.FromString(only).refused == server.refusal
 

@@ -150,7 +150,7 @@ async def served(
 
 
 async def until(is_so: Any) -> None:
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(60):
         while not is_so():  # noqa: ASYNC110 - looked at from outside
             await asyncio.sleep(0.001)
 
@@ -180,7 +180,7 @@ async def test_what_may_be_on_its_way_is_kept_and_no_more(
         await until(lambda: visit.done == [2])
         assert client.taken == 0
         client.say(pb.ProgramRequest(input=b"x"))
-        await asyncio.wait_for(serving, 20)
+        await asyncio.wait_for(serving, 60)
     assert visit.is_left
     assert client.told[1:] == [
         pb.ProgramResponse(refused="what its client says cannot be understood")
@@ -213,7 +213,7 @@ async def test_what_a_client_says_reaches_the_program(
         await until(lambda: "closed" in visit.done)
         visit.written.put_nowait(None)
         visit.end.set_result((0, None))
-        await asyncio.wait_for(serving, 20)
+        await asyncio.wait_for(serving, 60)
     assert sorted(map(str, visit.done)) == sorted(map(str, [b"\0\xff", (1, 10_000), 15, "closed"]))
     assert visit.done.index(b"\0\xff") < visit.done.index("closed")
     assert visit.order == VisitOrder(argv=("vim",), environment={"TERM": "x"}, terminal=(24, 80))
@@ -241,7 +241,7 @@ async def test_its_end_is_said_after_all_that_it_wrote(
         await asyncio.wait([serving], timeout=0.05)
         assert not serving.done()  # its client reads nothing
         client.reads.set()
-        await asyncio.wait_for(serving, 20)
+        await asyncio.wait_for(serving, 60)
     assert client.told == [
         pb.ProgramResponse(started=True),
         pb.ProgramResponse(output=b"out"),
@@ -259,7 +259,7 @@ async def test_a_program_that_takes_nothing_more_still_ends_as_it_does(
         await until(lambda: 2 in visit.done)
         visit.written.put_nowait(None)
         visit.end.set_result((0, None))
-        await asyncio.wait_for(serving, 20)
+        await asyncio.wait_for(serving, 60)
     assert visit.done in ([b"x", 2], [2, b"x"])
     assert client.taken == 3
 
@@ -303,7 +303,7 @@ async def test_what_cannot_be_is_refused(
     client = Client()
     client.say_bytes(said)
     async with served(replica, visit, client) as serving:
-        await asyncio.wait_for(serving, 20)
+        await asyncio.wait_for(serving, 60)
     [only] = client.told
     assert why in only.refused
     assert visit.order is None
@@ -315,7 +315,7 @@ async def test_a_program_that_cannot_be_started_ends_as_in_a_shell(
     client = Client()
     client.say(pb.ProgramRequest(start=pb.StartProgram(argv=["unknown"])))
     async with served(replica, visit, client) as serving:
-        await asyncio.wait_for(serving, 20)
+        await asyncio.wait_for(serving, 60)
     assert client.told == [
         pb.ProgramResponse(started=True),
         pb.ProgramResponse(error_output=b"nsml: cannot start 'unknown'\r\n"),
@@ -331,7 +331,7 @@ async def test_a_client_that_speaks_nonsense_later_is_left(
     async with served(replica, visit, client) as serving:
         await until(lambda: client.told)
         client.say_bytes(b"\xff" * 8)
-        await asyncio.wait_for(serving, 20)
+        await asyncio.wait_for(serving, 60)
     assert visit.is_left
     assert not any(one.HasField("ended") for one in client.told)
 
@@ -343,5 +343,5 @@ async def test_a_replica_that_just_begins_lets_nobody_in(
     client = Client()
     client.say(SHELL)
     async with served(replica, visit, client) as serving:
-        await asyncio.wait_for(serving, 20)
+        await asyncio.wait_for(serving, 60)
     assert client.told == [pb.ProgramResponse(refused="its program is just beginning")]

@@ -55,7 +55,7 @@ class Relay:
             relay=sessions_pb2.RelayWay(address=self.address, key=self._keys[1]),
         )
         bench.tunnels.open(order)
-        far, first = await asyncio.wait_for(dialled, 20)
+        far, first = await asyncio.wait_for(dialled, 60)
         assert first.error == first.direct_socket == ""
         return far, first
 
@@ -125,7 +125,7 @@ async def test_an_agent_takes_no_other_client(bench: Bench, relay: Relay) -> Non
         way = relay.way(first)
         way.key = os.urandom(KEY_BYTES)
         assert await met(way) is None
-        await asyncio.wait_for(far.is_over.wait(), 20)
+        await asyncio.wait_for(far.is_over.wait(), 60)
 
 
 @pytest.mark.parametrize("certificate", [b"", b"no certificate"])
@@ -167,7 +167,7 @@ async def test_a_tunnel_whose_client_does_not_come_ends(
     monkeypatch.setattr(relays, "_COMES_WITHIN_S", 0.05)
     async with program(bench.path(), echo):
         far, first = await relay.ordered(bench)
-        await asyncio.wait_for(far.is_over.wait(), 20)
+        await asyncio.wait_for(far.is_over.wait(), 60)
         assert await met(relay.way(first)) is None
 
 
@@ -180,7 +180,7 @@ async def test_it_breaks_soon_after_the_control_plane_ends_its_call(
     with closing(connection):
         assert (await call.read()).data == b"here"
         far.down.put_nowait(None)
-        assert await asyncio.wait_for(bench.ended.get(), 20) == REPLICA
+        assert await asyncio.wait_for(bench.ended.get(), 60) == REPLICA
         with pytest.raises(Unavailable):
             await call.read()
 
@@ -196,8 +196,8 @@ async def test_what_the_relay_cuts_is_no_end(
         relay.server.obey(Forget(tunnel_id=TUNNEL))
         with pytest.raises(Unavailable, match="broke"):
             await call.read()
-        assert await asyncio.wait_for(bench.ended.get(), 20) == REPLICA
-        await asyncio.wait_for(far.is_over.wait(), 20)
+        assert await asyncio.wait_for(bench.ended.get(), 60) == REPLICA
+        await asyncio.wait_for(far.is_over.wait(), 60)
 
 
 async def test_who_is_killed_is_gone(bench: Bench, relay: Relay) -> None:
@@ -205,5 +205,5 @@ async def test_who_is_killed_is_gone(bench: Bench, relay: Relay) -> None:
     call, connection = await relay.met(first)
     assert (await call.read()).data == b"here"
     connection.close()
-    assert await asyncio.wait_for(bench.ended.get(), 20) == REPLICA
-    await asyncio.wait_for(far.is_over.wait(), 20)
+    assert await asyncio.wait_for(bench.ended.get(), 60) == REPLICA
+    await asyncio.wait_for(far.is_over.wait(), 60)

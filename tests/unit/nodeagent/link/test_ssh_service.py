@@ -89,7 +89,7 @@ def replica(tmp_path: Path) -> RunningReplica:
 async def served(replica: RunningReplica, visits: object, *says: bytes) -> Client:
     client = Client(*says)
     serving = SshServers(visits).serve(replica, client)  # type: ignore[arg-type]
-    await asyncio.wait_for(serving, 20)
+    await asyncio.wait_for(serving, 60)
     return client
 
 

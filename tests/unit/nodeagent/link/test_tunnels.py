@@ -17,7 +17,7 @@ import grpc.aio
 import pytest
 
 from nodeagent.folders import ReplicaFolder, ReplicaFolders, ReplicaId
-from nodeagent.link import pacing
+from nodeagent.link import pacing, tunnels
 from nodeagent.link.channels import Link
 from nodeagent.link.outbox import replica_message
 from nodeagent.link.pacing import Pacing
@@ -116,7 +116,7 @@ class Bench:
         where = None if replica is None else replica_message(replica)
         order = pb.OpenTunnel(tunnel_id=name, replica=where, service=service)
         self.tunnels.open(order)
-        return await asyncio.wait_for(dialled, 20)
+        return await asyncio.wait_for(dialled, 60)
 
     async def open(self, service: str = "web") -> Far:
         far, first = await self.dialled(service)
@@ -592,7 +592,7 @@ async def test_a_program_that_prints_without_end_is_slowed_and_a_copy_is_not(
     heard = b""
     while len(heard) < 40 * FRAME:
         heard += (await copied.read()).data  # type: ignore[union-attr]
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(60):
         await slowed.wait()
 
 
@@ -614,13 +614,17 @@ async def test_whether_a_service_is_offered_can_be_asked_alone(bench: Bench) -> 
             only_checks=True,
         )
     )
-    far, first = await asyncio.wait_for(dialled, 20)
+    far, first = await asyncio.wait_for(dialled, 60)
     assert first.error == ""
     assert await far.read() is None
     assert bench.ended.empty()
 
 
-async def test_services_of_the_agent_end_with_the_replica(bench: Bench, tmp_path: Path) -> None:
+async def test_services_of_the_agent_end_with_the_replica(
+    bench: Bench, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """At once: only programs get time to pass on their last words."""
+    monkeypatch.setattr(tunnels, "_LINGER_S", 3_600.0)
     other = ReplicaId(session_id=session_id(2), attempt=1, rank=0)
     folder = ReplicaFolders(tmp_path).of(other)
     folder.create()
@@ -628,7 +632,7 @@ async def test_services_of_the_agent_end_with_the_replica(bench: Bench, tmp_path
         far, first = await bench.dialled("agent.stay", other)
         assert first.error == ""
         assert (await far.read()).data == b"here"  # type: ignore[union-attr]
-    async with asyncio.timeout(4):  # programs get five seconds to pass on their last words
+    async with asyncio.timeout(60):
         assert await bench.ended.get() == other
         await far.is_over.wait()
     assert "does not run here" in await bench.refused("agent.stay", other)
@@ -649,7 +653,7 @@ async def test_a_client_that_is_gone_ends_a_service(bench: Bench, how: str, fram
         while await far.read() is not None:
             pass
         far.down.put_nowait(None)
-    assert await asyncio.wait_for(bench.ended.get(), 20) == REPLICA
+    assert await asyncio.wait_for(bench.ended.get(), 60) == REPLICA
 
 
 async def test_a_replica_has_so_many_services_open_and_no_more(bench: Bench) -> None:
@@ -658,7 +662,7 @@ async def test_a_replica_has_so_many_services_open_and_no_more(bench: Bench) -> 
     async with program(bench.path(), echo):
         await bench.open()  # programs' are not counted with them
     opened[0].down.put_nowait(None)
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(60):
         while (await bench.dialled("agent.stay"))[1].error:  # noqa: ASYNC110 - looked at from outside
             await asyncio.sleep(0.01)
 
@@ -719,6 +723,6 @@ async def test_a_node_has_so_many_services_for_itself_open_and_no_more(bench: Be
     opened = [(await bench.dialled("agent.node-echo", None))[0] for _ in range(MOST_ON_NODE)]
     assert f"{MOST_ON_NODE} are open on the node" in await bench.refused("agent.node-echo", None)
     opened[0].down.put_nowait(None)
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(60):
         while (await bench.dialled("agent.node-echo", None))[1].error:  # noqa: ASYNC110 - as above
             await asyncio.sleep(0.01)

@@ -229,7 +229,7 @@ async def ask(
     )
     request = pb.GetChunksRequest(capability=peer.capability, chunks=wanted)
     try:
-        return [one async for answer in call(request, timeout=20) for one in answer.chunks]
+        return [one async for answer in call(request, timeout=60) for one in answer.chunks]
     except grpc.aio.AioRpcError as error:
         return error.code()
     finally:

@@ -59,11 +59,11 @@ async def served(
     )
     with ours:
         yield ours
-    await asyncio.wait_for(serving, 20)
+    await asyncio.wait_for(serving, 60)
 
 
 async def until(condition: Callable[[], object]) -> None:
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(60):
         while not condition():  # noqa: ASYNC110 - of other tasks nobody sets an event
             await asyncio.sleep(0.01)
 

@@ -49,7 +49,7 @@ def visit_of(said: Sequence[dict[str, Any]], stream: bytes) -> ContainerVisit:
 async def test_an_engine_that_has_not_started_it_yet_is_asked_again() -> None:
     before = {"Running": False, "Pid": 0, "ExitCode": None}
     visit = visit_of([before, before, ENDED], b"\1\0\0\0\0\0\0\2ab")
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(60):
         await visit.begin(SHELL)
         assert [one async for one in visit.sources[0]] == [(Output.STANDARD, b"ab")]
         assert await visit.ended() == (0, None)
@@ -59,7 +59,7 @@ async def test_an_engine_that_has_not_started_it_yet_is_asked_again() -> None:
 @pytest.mark.parametrize("stream", [b"\1\0\0", b"\1\0\0\0\0\0\0\3ab"], ids=["head", "piece"])
 async def test_a_stream_that_breaks_is_no_good_end(stream: bytes) -> None:
     visit = visit_of([ENDED], stream)
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(60):
         await visit.begin(SHELL)
         assert [one async for one in visit.sources[0]] in ([], [(Output.STANDARD, b"ab")])
         assert await visit.ended() == (None, None)
@@ -87,7 +87,7 @@ async def test_an_agent_with_many_files_open_reads_what_an_ended_program_wrote(
     piece = b"\1\0\0\0\0\4\0\0" + b"x" * (256 << 10)
     visit = visit_of([ENDED], piece * 8)
     monkeypatch.setattr(visit, "_process", ended)
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(60):
         while not visit._is_read:
             await visit._changed.wait()
         assert sum([len(data) async for _, data in visit.sources[0]]) == 8 * (256 << 10)

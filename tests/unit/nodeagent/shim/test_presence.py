@@ -65,7 +65,7 @@ def held(engine: RawEngine) -> Presence:
 
 def seen(presence: Presence) -> None:
     """It looks at what has come."""
-    select.select([presence.descriptor], [], [], 10)
+    select.select([presence.descriptor], [], [], 60)
     presence.look()
 
 
