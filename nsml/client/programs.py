@@ -32,6 +32,8 @@ if TYPE_CHECKING:
 PIECE_BYTES = 240 << 10
 """Most standard input in one message."""
 _SIGNALLED = 128
+_DEADLINES = 3
+"""Deadlines of a call within which a program begins: where many start at one time, they take turns on their node."""
 
 
 class Output(Enum):
@@ -194,7 +196,7 @@ async def open_program(
         rpc, reference, agent_services.PROGRAM, rank=rank, what="programs in sessions"
     )
     start = _start_of(argv, environment, terminal)
-    async with opening as tunnel, _started(tunnel, start, rpc.deadline_s) as program:
+    async with opening as tunnel, _started(tunnel, start, _DEADLINES * rpc.deadline_s) as program:
         yield program
 
 
@@ -216,7 +218,7 @@ async def open_node_program(
     """
     opening = open_node_service(rpc, node, agent_services.NODE_PROGRAM, what="programs on nodes")
     start = _start_of(argv, environment, terminal)
-    async with opening as tunnel, _started(tunnel, start, rpc.deadline_s) as program:
+    async with opening as tunnel, _started(tunnel, start, _DEADLINES * rpc.deadline_s) as program:
         yield program
 
 

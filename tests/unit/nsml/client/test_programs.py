@@ -112,10 +112,10 @@ async def test_leaving_ends_the_connection(opened, programs):
             await asyncio.sleep(0.01)
 
 
-async def test_a_node_that_does_not_answer_is_not_waited_for(client, programs):
+async def test_a_node_that_does_not_answer_is_not_waited_for(client, programs, monkeypatch):
     await client.sessions.get("@last")  # connects
     programs.starts = False
-    client.rpc.deadline_s = 1.0
+    monkeypatch.setattr("nsml.client.programs._DEADLINES", 1.0 / client.rpc.deadline_s)
     with pytest.raises(errors.ConnectionLost, match="the node did not answer in time"):
         async with client.sessions.open_program("@last", ["cat"]):
             raise AssertionError("it was started")
