@@ -71,6 +71,7 @@ def engine(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Engine]:
         root = f"test-{uuid.uuid4().hex}/"
 
         def opened(**settings: Any) -> EtcdStore:
+            settings = {"deadline_s": 60.0, **settings}  # a busy disk may hold up any write
             return EtcdStore([server.endpoint], clock=CLOCK, root=root, **settings)
 
         async def emptied() -> None:

@@ -447,7 +447,7 @@ async def test_a_hundred_at_once(platform: Platform, session: str) -> None:
             return program.exit_code, b"".join(out)
 
     context = contexts.choose(contexts.load(environment), environment)
-    async with connect(context) as client, asyncio.timeout(120):
+    async with connect(context) as client, asyncio.timeout(240):
         done = await asyncio.gather(*(one(client, number) for number in range(AT_ONCE)))
     assert done == [(0, b"from %d\n" % number) for number in range(AT_ONCE)]
 

@@ -68,6 +68,7 @@ def visit(address, *, origin=None, path="ws", **options):
         f"ws://{place.netloc}{place.path}{path}?width=120&height=30",
         origin=f"http://{place.netloc}" if origin is None else origin,
         proxy=None,
+        open_timeout=60,
         max_queue=None,  # else what is not read is in the way of its end
         **options,
     )
@@ -117,7 +118,7 @@ def wait(holds, what):
 def test_the_page_is_there_for_whoever_has_the_address_alone(address):
     place = urlsplit(address)
     base = f"http://{place.netloc}"
-    with httpx.Client(trust_env=False) as browser:
+    with httpx.Client(trust_env=False, timeout=60) as browser:
         shown = browser.get(address)
         assert shown.status_code == 200
         assert {name: shown.headers[name] for name in page.HEADERS} == page.HEADERS

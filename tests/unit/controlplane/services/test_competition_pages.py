@@ -30,7 +30,7 @@ def token(who: Stubs) -> dict[str, str]:
 
 
 async def test_anybody_reads_a_public_competition() -> None:
-    async with site() as here, httpx.AsyncClient(base_url=here.url, trust_env=False) as browser:
+    async with site() as here, httpx.AsyncClient(base_url=here.url, trust_env=False, timeout=60) as browser:
         cup = await Contest.of(
             here.rig, "lee", "park", title="Digits <2026>", description=DESCRIPTION
         )
@@ -87,7 +87,7 @@ async def test_anybody_reads_a_public_competition() -> None:
 
 
 async def test_others_are_not_there_without_a_token_that_sees_them() -> None:
-    async with site() as here, httpx.AsyncClient(base_url=here.url, trust_env=False) as browser:
+    async with site() as here, httpx.AsyncClient(base_url=here.url, trust_env=False, timeout=60) as browser:
         cup = await Contest.of(here.rig, visibility=resources_pb2.VISIBILITY_PRIVATE)
         lee = await here.rig.user("lee")
         await cup.create("draft")
@@ -104,7 +104,7 @@ async def test_others_are_not_there_without_a_token_that_sees_them() -> None:
 
 
 async def test_a_browser_signs_in_to_one_page_by_an_address_for_one_visit() -> None:
-    async with site() as here, httpx.AsyncClient(base_url=here.url, trust_env=False) as browser:
+    async with site() as here, httpx.AsyncClient(base_url=here.url, trust_env=False, timeout=60) as browser:
         cup = await Contest.of(here.rig, visibility=resources_pb2.VISIBILITY_PRIVATE)
         lee = await cup.user("lee")
         asked = pb.OpenCompetitionPageRequest(competition="kim/cup")
@@ -144,7 +144,7 @@ async def test_a_browser_signs_in_to_one_page_by_an_address_for_one_visit() -> N
         other = await browser.get("/competitions/kim/draft", headers=secret)
         assert other.status_code == 404, "a cookie is of one page"
         assert "cup" not in (await browser.get("/competitions/", headers=secret)).text
-        async with httpx.AsyncClient(base_url=here.url, trust_env=False) as another:
+        async with httpx.AsyncClient(base_url=here.url, trust_env=False, timeout=60) as another:
             assert (await another.get(PAGE)).status_code == 404
         await lee.competitions.LeaveCompetition(pb.LeaveCompetitionRequest(competition="kim/cup"))
         await here.rig.plane.core.accounts.delete_user("lee")

@@ -13,9 +13,11 @@ import grpc
 import pytest
 
 from cli.local.ports import Held
+from controlplane import plane as plane_module
 from controlplane.access.authority import make_authority
 from controlplane.access.current import set_caller
 from controlplane.access.peers import SocketPeers
+from controlplane.core import leader as leader_module
 from controlplane.domain.errors import NotLeader, StateConflict
 from controlplane.domain.identity import JumpHostCaller, Role, User
 from controlplane.leadership.leader_forwarding import Relay
@@ -29,6 +31,14 @@ from tests.unit.controlplane.services.test_sessions import refusal
 from tests.unit.controlplane.services.test_tunnels import begin, dial, down, up
 
 RELAY = (("nsml-relay", "1"),)
+
+
+@pytest.fixture(autouse=True)
+def _patient(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each waits for the next leader, and for those that it sends away, however busy the machine is."""
+    monkeypatch.setattr(leader_module, "SENT_ON_WITHIN_S", 60.0)
+    monkeypatch.setattr(plane_module, "_SUCCESSOR_WITHIN_S", 60.0)
+    monkeypatch.setattr(plane_module, "_TOLD_WITHIN_S", 5.0)
 
 
 @contextlib.asynccontextmanager

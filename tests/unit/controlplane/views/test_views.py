@@ -94,7 +94,7 @@ class Browser:
     """Keeps cookies, as browsers do."""
 
     def __init__(self, base: str) -> None:
-        self._client = httpx.AsyncClient(base_url=base, trust_env=False, timeout=30)
+        self._client = httpx.AsyncClient(base_url=base, trust_env=False, timeout=60)
 
     async def __aenter__(self) -> httpx.AsyncClient:
         return await self._client.__aenter__()
@@ -361,7 +361,7 @@ async def test_views_of_the_same_sessions_are_one_for_each_kind(
 
 
 DASHBOARD = views_pb2.VIEW_KIND_DASHBOARD
-WITHIN_S = 30.0
+WITHIN_S = 60.0
 
 
 @contextlib.asynccontextmanager
@@ -372,7 +372,7 @@ async def visit(
     headers = {"Cookie": f"{proxy.COOKIE}={cookie}"} if cookie else {}
     place = f"{url.replace('http', 'ws', 1)}/view/{view}/ws?width=120&height=30"
     async with connect(
-        place, origin=origin or url, additional_headers=headers, proxy=None, max_queue=None
+        place, origin=origin or url, additional_headers=headers, proxy=None, open_timeout=60, max_queue=None
     ) as connection:
         yield connection
 
