@@ -41,7 +41,7 @@ _TERMINAL_BYTES: Final = 4 << 10
 """Size of one read of a terminal."""
 _LINGER_S: Final = 1.0
 """Silence after the program's end, until output held open by its background processes is dropped."""
-_ADMITTED_WITHIN_S: Final = 5.0
+_ADMITTED_WITHIN_S: Final = 10.0
 BEGIN_AT_ONCE: Final = 8
 """Programs that begin at one time: of more, all would take longer than a program may take to begin."""
 _SERVES_WITHIN_S: Final = 20.0
@@ -268,7 +268,7 @@ class Visits:
         """Start a program in a replica, while the context lasts. Raises NotAdmitted."""
         async with self._beginning:
             end = await self._entered(folder, PROGRAM if order.copy is None else COPY)
-            visit = await _begun(end, order)
+            visit = await begun(end, order)
         with closing(visit):
             yield visit
 
@@ -397,27 +397,25 @@ def _all_there(terminal: int) -> bytes:
     return b"".join(pieces)
 
 
-@asynccontextmanager
-async def joined(end: socket.socket, order: VisitOrder) -> AsyncIterator[Visit]:
-    """Run the program of the visitor at the other `end`, while the context lasts. Raises NotAdmitted."""
-    with closing(await _begun(end, order)) as visit:
-        yield visit
+def _open_pipes(theirs: list[int], ours: list[int]) -> None:
+    """Append the ends of three pipes: input, output and error output. Raises OSError."""
+    for is_input in (True, False, False):
+        reads, writes = os.pipe2(os.O_CLOEXEC)
+        theirs.append(reads if is_input else writes)
+        ours.append(writes if is_input else reads)
+        if not is_input:
+            with suppress(OSError):  # this user's pipes use much memory already
+                fcntl.fcntl(reads, fcntl.F_SETPIPE_SZ, _PIPE_BYTES)
 
 
-async def _begun(end: socket.socket, order: VisitOrder) -> ProcessVisit:
-    """Start the visitor's program. Raises NotAdmitted."""
+async def begun(end: socket.socket, order: VisitOrder) -> ProcessVisit:
+    """Start the program of the visitor at the other `end`; it lasts until it is closed. Raises NotAdmitted."""
     theirs: list[int] = []
     streams: list[int] = []
     is_begun = False
     try:
         if order.terminal is None:
-            for is_input in (True, False, False):
-                reads, writes = os.pipe2(os.O_CLOEXEC)
-                if not is_input:
-                    with suppress(OSError):  # this user's pipes use much memory already
-                        fcntl.fcntl(reads, fcntl.F_SETPIPE_SZ, _PIPE_BYTES)
-                theirs.append(reads if is_input else writes)
-                streams.append(writes if is_input else reads)
+            _open_pipes(theirs, streams)
         words = {
             "argv": list(order.argv),
             "env": dict(order.environment),
