@@ -97,14 +97,19 @@ def test_a_user_sees_and_does_in_a_browser_what_that_user_may(
         base = f"https://127.0.0.1:{port}{place.path}"
         assert httpx.get(base, verify=False, trust_env=False, timeout=60).status_code == 403
         held = {"Cookie": f"{cookie['name']}={cookie['value']}"}
-        assert httpx.get(base, headers=held, verify=False, trust_env=False, timeout=60).status_code == 200
+        assert (
+            httpx.get(base, headers=held, verify=False, trust_env=False, timeout=60).status_code
+            == 200
+        )
         for origin, headers in (
             ("https://evil.example", held),
             (None, held),
             (f"https://127.0.0.1:{port}", {}),
         ):
             opening = UPGRADE | headers | ({} if origin is None else {"Origin": origin})
-            refused = httpx.get(f"{base}ws", headers=opening, verify=False, trust_env=False, timeout=60)
+            refused = httpx.get(
+                f"{base}ws", headers=opening, verify=False, trust_env=False, timeout=60
+            )
             assert refused.status_code == 403
 
         # What kim may, the page does: as the command line.
@@ -154,7 +159,10 @@ def test_a_user_sees_and_does_in_a_browser_what_that_user_may(
         assert answer["cookies"] == []
         held = {"Cookie": f"{cookie['name']}={cookie['value']}"}
         base = f"https://127.0.0.1:{port}{left}"
-        assert httpx.get(base, headers=held, verify=False, trust_env=False, timeout=60).status_code == 403
+        assert (
+            httpx.get(base, headers=held, verify=False, trust_env=False, timeout=60).status_code
+            == 403
+        )
         wait_for(lambda: not shown(platform), what="its processes are gone")
 
 

@@ -265,7 +265,9 @@ async def test_unfinished_handshakes_of_tls_end_too_and_count() -> None:
                     "127.0.0.1", served.port, ssl=trusting
                 )
                 with contextlib.closing(writer):
-                    writer.write(b"GET /page HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n")
+                    writer.write(
+                        b"GET /page HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n"
+                    )
                     return await reader.read()
             return b""
 

@@ -30,7 +30,10 @@ def token(who: Stubs) -> dict[str, str]:
 
 
 async def test_anybody_reads_a_public_competition() -> None:
-    async with site() as here, httpx.AsyncClient(base_url=here.url, trust_env=False, timeout=60) as browser:
+    async with (
+        site() as here,
+        httpx.AsyncClient(base_url=here.url, trust_env=False, timeout=60) as browser,
+    ):
         cup = await Contest.of(
             here.rig, "lee", "park", title="Digits <2026>", description=DESCRIPTION
         )
@@ -87,7 +90,10 @@ async def test_anybody_reads_a_public_competition() -> None:
 
 
 async def test_others_are_not_there_without_a_token_that_sees_them() -> None:
-    async with site() as here, httpx.AsyncClient(base_url=here.url, trust_env=False, timeout=60) as browser:
+    async with (
+        site() as here,
+        httpx.AsyncClient(base_url=here.url, trust_env=False, timeout=60) as browser,
+    ):
         cup = await Contest.of(here.rig, visibility=resources_pb2.VISIBILITY_PRIVATE)
         lee = await here.rig.user("lee")
         await cup.create("draft")
@@ -104,7 +110,10 @@ async def test_others_are_not_there_without_a_token_that_sees_them() -> None:
 
 
 async def test_a_browser_signs_in_to_one_page_by_an_address_for_one_visit() -> None:
-    async with site() as here, httpx.AsyncClient(base_url=here.url, trust_env=False, timeout=60) as browser:
+    async with (
+        site() as here,
+        httpx.AsyncClient(base_url=here.url, trust_env=False, timeout=60) as browser,
+    ):
         cup = await Contest.of(here.rig, visibility=resources_pb2.VISIBILITY_PRIVATE)
         lee = await cup.user("lee")
         asked = pb.OpenCompetitionPageRequest(competition="kim/cup")

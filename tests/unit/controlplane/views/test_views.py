@@ -372,7 +372,12 @@ async def visit(
     headers = {"Cookie": f"{proxy.COOKIE}={cookie}"} if cookie else {}
     place = f"{url.replace('http', 'ws', 1)}/view/{view}/ws?width=120&height=30"
     async with connect(
-        place, origin=origin or url, additional_headers=headers, proxy=None, open_timeout=60, max_queue=None
+        place,
+        origin=origin or url,
+        additional_headers=headers,
+        proxy=None,
+        open_timeout=60,
+        max_queue=None,
     ) as connection:
         yield connection
 
