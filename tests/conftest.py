@@ -18,6 +18,7 @@ from _pytest.faulthandler import fault_handler_stderr_fd_key
 from hypothesis import HealthCheck, settings
 
 from nsml.common.python_gc import collect_seldom
+from tests.support.code_constants import leave_out_constants_of_code
 from tests.support.examples import examples
 from tests.support.migrated import copy_migrated_histories
 
@@ -33,6 +34,7 @@ settings.register_profile(
     suppress_health_check=[HealthCheck.too_slow],
 )
 settings.load_profile("nsml")
+leave_out_constants_of_code()
 
 copy_migrated_histories()
 
