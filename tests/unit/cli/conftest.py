@@ -1,7 +1,9 @@
 import io
 import json
 import os
+import tempfile
 from datetime import date
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -113,7 +115,7 @@ def home(tmp_path):
     folder.mkdir()
     (folder / "token").write_text(TOKEN + "\n")
     (folder / "token").chmod(0o600)
-    write_backup(tmp_path / "old.tar.zst")
+    (tmp_path / "old.tar.zst").write_bytes(_backup())
     (tmp_path / "desktop.pub").write_text(LAPTOP.replace("laptop", "desktop"))
     (tmp_path / "cup.toml").write_text(template(date(2026, 11, 30), "Asia/Seoul"))
     return folder
@@ -146,9 +148,23 @@ def project(tmp_path, monkeypatch):
     return Path(folder)
 
 
+@cache
+def _authority():
+    """That of the platform, which is one for all tests."""
+    return make_authority(SystemClock())
+
+
+@cache
+def _backup():
+    """What `write_backup` writes, made once: each test has one."""
+    with tempfile.TemporaryDirectory() as folder:
+        write_backup(path := Path(folder) / "old.tar.zst")
+        return path.read_bytes()
+
+
 def write_signed(folder, document=None):
     """The export of a competition, cup.json, and the certificate of the platform that signed it, ca.pem."""
-    authority = make_authority(SystemClock())
+    authority = _authority()
     (folder / "ca.pem").write_bytes(authority.pem)
     signing = JsonSigning(authority.sign_digest)
     text = to_json(
