@@ -41,7 +41,7 @@ QUICK = Limits(
     closing_s=0.1,
 )
 PATIENT = Limits(connections=6, reserved=2, per_address=4)
-BIG = b"x" * (64 << 20)
+BIG_BYTES = 64 << 20
 
 Line = tuple[asyncio.StreamReader, asyncio.StreamWriter]
 
@@ -75,12 +75,12 @@ class Pages:
             return PlainTextResponse(f"{len(await request.body())}\n")
 
         async def big(_: Request) -> Response:
-            return Response(BIG)
+            return Response(b"x" * BIG_BYTES)
 
         async def pour(web_socket: WebSocket) -> None:
             await web_socket.accept()
             while True:
-                await web_socket.send_bytes(BIG[: 1 << 20])
+                await web_socket.send_bytes(b"x" * (1 << 20))
 
         return Starlette(
             routes=[

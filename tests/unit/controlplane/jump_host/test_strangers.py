@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 from contextlib import AsyncExitStack, asynccontextmanager
+from functools import cache
 from typing import TYPE_CHECKING, Any, cast
 
 import asyncssh
@@ -18,7 +19,12 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator
 
 KEY = asyncssh.generate_private_key("ssh-ed25519")
-RSA = asyncssh.generate_private_key("ssh-rsa", key_size=3072)
+
+
+@cache
+def rsa_key() -> asyncssh.SSHKey:
+    """Made for the tests that need it, and not by each worker that collects them."""
+    return asyncssh.generate_private_key("ssh-rsa", key_size=3072)
 
 
 class _Known(JumpHost):
@@ -30,7 +36,7 @@ class _Known(JumpHost):
 
     async def user_of(self, key: str) -> str:
         self.looked_up += 1
-        return "kim" if key in {server._digest(one.public_data) for one in (KEY, RSA)} else ""
+        return "kim" if key in {server._digest(one.public_data) for one in (KEY, rsa_key())} else ""
 
 
 @asynccontextmanager
@@ -97,8 +103,8 @@ async def test_who_guesses_keys_is_looked_up_in_turn(monkeypatch: pytest.MonkeyP
 
 async def test_weak_algorithms_are_refused() -> None:
     async with listening() as (_, port):
-        await log_in(port, RSA)
-        with_sha1 = asyncssh.import_private_key(RSA.export_private_key())
+        await log_in(port, rsa_key())
+        with_sha1 = asyncssh.import_private_key(rsa_key().export_private_key())
         with_sha1.sig_algorithms = (b"ssh-rsa",)
         with pytest.raises(asyncssh.PermissionDenied):
             await log_in(port, with_sha1)

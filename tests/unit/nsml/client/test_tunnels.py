@@ -238,8 +238,12 @@ async def test_a_part_of_the_processes_is_not_taken_for_all(platform):
         await platform.client.sessions.processes("@last")
 
 
-@pytest.mark.parametrize("data", [b"\xff" * 9, b"x" * (33 << 20)], ids=["no message", "endless"])
-async def test_what_is_no_list_of_processes_is_refused(platform, data):
+@pytest.mark.parametrize(
+    ("part", "times"), [(b"\xff", 9), (b"x", 33 << 20)], ids=["no message", "endless"]
+)
+async def test_what_is_no_list_of_processes_is_refused(platform, part, times):
+    data = part * times
+
     async def script(frames, context):
         yield frame()
         for start in range(0, len(data), FRAME_BYTES):
