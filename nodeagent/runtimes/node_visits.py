@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import socket
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, closing
 from typing import TYPE_CHECKING
 
 from nodeagent.runtimes.launcher import reap_at_end, start_node_visitor
-from nodeagent.runtimes.visits import NotAdmitted, joined
+from nodeagent.runtimes.visits import BEGIN_AT_ONCE, NotAdmitted, begun
 from nsml.common.concurrency import to_its_end
 
 if TYPE_CHECKING:
@@ -22,15 +22,18 @@ class NodeVisits:
 
     def __init__(self, node: str) -> None:
         self._node = node
+        self._beginning = asyncio.Semaphore(BEGIN_AT_ONCE)
 
     @asynccontextmanager
     async def started(self, order: VisitOrder) -> AsyncIterator[Visit]:
         """Start a program on the node, while the context lasts. Raises NotAdmitted."""
-        try:
-            end = await self._admitted()
-        except OSError as error:
-            raise NotAdmitted(error.strerror or str(error)) from error
-        async with joined(end, order) as visit:
+        async with self._beginning:
+            try:
+                end = await self._admitted()
+            except OSError as error:
+                raise NotAdmitted(error.strerror or str(error)) from error
+            visit = await begun(end, order)
+        with closing(visit):
             yield visit
 
     async def _admitted(self) -> socket.socket:
