@@ -62,6 +62,9 @@ class ShownEntries:
 
     def is_same(self, other: ShownEntries) -> bool:
         """Whether they differ in nothing but the GPU seconds of live sessions."""
+        if bool(self._own) is not bool(other._own):
+            # One of them is made for the viewer alone: own entries are among the shared ones.
+            return EncodedEntries(self.entries).is_same(EncodedEntries(other.entries))
         is_same = self._shared is other._shared or self._shared.is_same(other._shared)
         return is_same and _bodies(self._own) == _bodies(other._own)
 

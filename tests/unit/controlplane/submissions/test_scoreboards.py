@@ -53,7 +53,8 @@ def submission(number: int, **facts: Any) -> SubmissionRow:
     )
 
 
-def _entry(drawn: tuple[Any, ...]) -> SubmissionEntry:
+def submitted(drawn: tuple[Any, ...]) -> SubmissionEntry:
+    """Build an entry of number, owner, team, state, score and standard error."""
     number, owner, team, state, score, error = drawn
     row = submission(number, owner=owner, team=team, state=state, ended_at=number * 900.0)
     scored = None
@@ -70,7 +71,7 @@ ENTRIES = st.lists(
         st.sampled_from(SubmissionState),
         st.sampled_from([0.0, 0.25, 0.5, 1.0]),
         st.sampled_from([None, 0.25]),
-    ).map(_entry),
+    ).map(submitted),
     max_size=8,
     unique_by=lambda one: one.row.id,
 )
