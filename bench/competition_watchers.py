@@ -189,8 +189,14 @@ class Watchers:
             async for answer in watch_board(client, watching.board, KINDS[kind]):
                 now = time.time()
                 entries = answer.entries
+                # Answers share what did not change.
+                last = set(map(id, self._last.get(number, ())))
                 for one in entries:
-                    if one.submission_id not in known and one.HasField("score"):
+                    if (
+                        id(one) not in last
+                        and one.submission_id not in known
+                        and one.HasField("score")
+                    ):
                         known.add(one.submission_id)
                         times[one.submission_id].append(now)
                         self._scores[one.submission_id].add(one.score)

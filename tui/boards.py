@@ -28,7 +28,8 @@ from tui.model import MOVES_SHOWN_S
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Mapping, Sequence
 
-    from nsml.v1.boards_pb2 import BestPer, Board, BoardEntry, WatchBoardResponse
+    from nsml.client.boards import WatchedBoard
+    from nsml.v1.boards_pb2 import BestPer, Board, BoardEntry
     from nsml.view.scores import Digits
     from tui.model import Move
 
@@ -223,7 +224,7 @@ def entry_lines(
     return [*lines, *(f"  {title:{_TITLE_CELLS}}{text}" for title, text in rows if text)]
 
 
-def preview_lines(received: WatchBoardResponse, now: float, room: int, *, opens: str) -> list[str]:
+def preview_lines(received: WatchedBoard, now: float, room: int, *, opens: str) -> list[str]:
     """Describe a board: its first entries, and its settings; `opens`: the key that opens it."""
     board = received.board
     name, *settings = board_lines(board)

@@ -87,9 +87,9 @@ from tui.sources import ASK_AGAIN_S, Topic
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping, Sequence
 
+    from nsml.client.boards import WatchedBoard
     from nsml.client.calls import Client
     from nsml.client.series import ChartQuery, Columns
-    from nsml.v1.boards_pb2 import WatchBoardResponse
     from nsml.v1.competitions_pb2 import Announcement, WatchStandingsResponse
     from nsml.v1.datasets_pb2 import Dataset
     from nsml.v1.media_pb2 import Media
@@ -320,7 +320,7 @@ class Feed:
 
         `with_own`: also all of the user's: a list of the best ones lacks failed submissions.
         """
-        answers: dict[bool, WatchBoardResponse] = {}
+        answers: dict[bool, WatchedBoard] = {}
 
         async def watch(*, is_own: bool) -> None:
             selection = Selection(query.best_per, limit=query.limit)

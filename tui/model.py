@@ -31,10 +31,11 @@ from tui.sources import OF_SESSIONS, Source, State, Topic
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
+    from nsml.client.boards import WatchedBoard
     from nsml.client.streams import Link
     from nsml.content.manifest import Entry
     from nsml.v1.artifacts_pb2 import Artifact
-    from nsml.v1.boards_pb2 import BestPer, Board, BoardEntry, WatchBoardResponse
+    from nsml.v1.boards_pb2 import BestPer, Board, BoardEntry
     from nsml.v1.checkpoints_pb2 import Checkpoint
     from nsml.v1.competitions_pb2 import (
         Announcement,
@@ -221,7 +222,7 @@ class BoardReceived:
     """
 
     key: str
-    answer: WatchBoardResponse
+    answer: WatchedBoard
     own: Sequence[BoardEntry] = ()
 
     @property

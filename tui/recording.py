@@ -26,6 +26,7 @@ from google.protobuf.message import DecodeError, Message
 from google.protobuf.struct_pb2 import Struct, Value
 from google.protobuf.timestamp_pb2 import Timestamp
 
+from nsml.client.boards import WatchedBoard
 from nsml.client.series import ChartQuery, grouped
 from nsml.client.streams import Link
 from nsml.common.text import visible
@@ -162,6 +163,10 @@ def _parsed(kind: type[M], data: bytes) -> M:
     return message
 
 
+def _watched_board(answer: WatchBoardResponse) -> WatchedBoard:
+    return WatchedBoard(answer.board, list(answer.entries))
+
+
 def _check(message: Message) -> None:
     """Raise _Unsound for non-finite numbers and times on no calendar; users' values may be anything."""
     if isinstance(message, (Value, Struct)):
@@ -278,6 +283,10 @@ _LINK = _Field(
     lambda link: (link.is_live, link.failures, link.retry_in_s, link.reason),
     _reading(tuple[bool, int, float, str], _link),
 )
+_BOARD = _Field(
+    lambda one: WatchBoardResponse(board=one.board, entries=one.entries).SerializeToString(),
+    _reading(bytes, lambda data: _watched_board(_parsed(WatchBoardResponse, data))),
+)
 _QUERY = _Field(
     lambda query: (query.axis, query.low, query.high, query.width),
     _reading(tuple[Axis, float | None, float | None, int], _query),
@@ -294,7 +303,7 @@ _FIELDS: Final[Mapping[type, tuple[_Field, ...]]] = {
     ProjectsReceived: (_messages(Project),),
     ProjectReceived: (_message(GetProjectResponse),),
     BoardsReceived: (_messages(Board),),
-    BoardReceived: (_TEXT, _message(WatchBoardResponse), _messages(BoardEntry)),
+    BoardReceived: (_TEXT, _BOARD, _messages(BoardEntry)),
     CompetitionsReceived: (_messages(Competition),),
     StandingsReceived: (_TEXT, _message(WatchStandingsResponse), _messages(Announcement)),
     SeriesReceived: (

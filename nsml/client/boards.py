@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from contextlib import aclosing
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from nsml.client.board_calls import WHOLE, Selection
 from nsml.client.errors import Unavailable
@@ -11,15 +11,22 @@ from nsml.spec.board_changes import InvalidChange, apply_change
 from nsml.v1 import boards_pb2 as pb
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator
+    from collections.abc import AsyncGenerator, Sequence
 
     from nsml.client.calls import Client
     from nsml.client.streams import OnLink
 
-__all__ = ["OVER", "WHOLE", "Selection", "watch_board", "watch_submission"]
+__all__ = ["OVER", "WHOLE", "Selection", "WatchedBoard", "watch_board", "watch_submission"]
 
 OVER = frozenset({pb.SUBMISSION_STATE_SCORED, pb.SUBMISSION_STATE_FAILED})
 """States of a submission that never change."""
+
+
+class WatchedBoard(NamedTuple):
+    """A board and its entries, best first. The answers of one watch share entries: they are not to be changed."""
+
+    board: pb.Board
+    entries: Sequence[pb.BoardEntry]
 
 
 async def watch_board(
@@ -29,12 +36,12 @@ async def watch_board(
     *,
     patience_s: float | None = None,
     on_link: OnLink | None = None,
-) -> AsyncGenerator[pb.WatchBoardResponse, None]:
+) -> AsyncGenerator[WatchedBoard, None]:
     """Yield a board with all its entries, now and after each change, until closed; see `nsml.client.streams`.
 
     Only changes are transferred. If one does not fit the entries before it, the watch is started again without changes.
     """
-    from nsml.client.streams import watch_again
+    from nsml.client.streams import watch_changes
 
     request = pb.WatchBoardRequest(
         board=board,
@@ -44,20 +51,19 @@ async def watch_board(
         changes=True,
     )
 
-    def whole(
-        before: pb.WatchBoardResponse | None, answer: pb.WatchBoardResponse
-    ) -> pb.WatchBoardResponse:
+    def whole(before: WatchedBoard | None, answer: pb.WatchBoardResponse) -> WatchedBoard:
         if not answer.HasField("change"):
-            return answer
+            return WatchedBoard(answer.board, list(answer.entries))
         try:
-            return apply_change(before or pb.WatchBoardResponse(), answer)
+            known = before.entries if before is not None else ()
+            return WatchedBoard(answer.board, apply_change(known, answer))
         except InvalidChange as error:
             request.changes = False
             raise Unavailable(
                 f"the control plane sent an invalid change of {board}: {error}"
             ) from error
 
-    watching = watch_again(
+    watching = watch_changes(
         client,
         "BoardService/WatchBoard",
         request,

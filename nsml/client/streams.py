@@ -545,36 +545,57 @@ async def read_series(
             return answers
 
 
-async def watch_again(
+def watch_again(
     client: Client,
     method: str,
     request: Message,
     response: type[R],
     *,
-    whole: Callable[[R | None, R], R] | None = None,
     patience_s: float | None = None,
     on_link: OnLink | None = None,
 ) -> AsyncGenerator[R, None]:
-    """Yield the responses of a watch whose first one has everything, until closed; a broken watch is started again.
+    """Yield the responses of a watch, each of which has everything, until closed; a broken watch is started again.
 
-    Its first response is not yielded if nothing has changed. Where later ones may have changes, `whole` returns a response
-    with everything: of the one before in the same stream, None for the first, and of the response, which it returns if
-    that has everything. It raises Unavailable if they do not fit together.
+    Its first response is not yielded if nothing has changed.
+    """
+    return watch_changes(
+        client,
+        method,
+        request,
+        response,
+        whole=lambda _, received: received,
+        patience_s=patience_s,
+        on_link=on_link,
+    )
+
+
+async def watch_changes(
+    client: Client,
+    method: str,
+    request: Message,
+    response: type[R],
+    *,
+    whole: Callable[[T | None, R], T],
+    patience_s: float | None = None,
+    on_link: OnLink | None = None,
+) -> AsyncGenerator[T, None]:
+    """Do the same for a watch of which only the first response surely has everything.
+
+    `whole` returns what a response and what it returned for the one before in the same stream (None for the first) stand
+    for. It raises Unavailable if they do not fit together.
     """
     retry = _Retry(client, patience_s, on_link)
-    last: R | None = None
+    last: T | None = None
     while True:
         stream = client.rpc.stream(method, request, response)
         broken = Unavailable("the control plane closed the stream")
-        before: R | None = None
+        before: T | None = None
         try:
             async with aclosing(stream):
                 async for received in stream:
-                    answer = received if whole is None else whole(before, received)
-                    before = answer
+                    before = answer = whole(before, received)
                     retry.heard()
-                    # Comparing costs as much as an answer: a change is one.
-                    if answer is not received or answer != last:
+                    if answer != last:
                         last = answer
                         yield answer
         except Unavailable as error:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections import deque
 from functools import cache, cached_property
-from itertools import groupby, starmap
+from itertools import groupby, pairwise, starmap
 from operator import attrgetter, ne, sub
 from typing import TYPE_CHECKING, Final, NamedTuple
 from weakref import WeakKeyDictionary
@@ -239,108 +239,110 @@ def _set_gpu_seconds(change: pb.BoardChange, pairs: Sequence[tuple[float, float]
 
 
 def apply_change(
-    before: pb.WatchBoardResponse, answer: pb.WatchBoardResponse
-) -> pb.WatchBoardResponse:
-    """Return the whole answer that an answer with a change stands for; `before`, the whole one before it, stays as it is.
+    before: Sequence[pb.BoardEntry], answer: pb.WatchBoardResponse
+) -> list[pb.BoardEntry]:
+    """Return the entries that an answer with a change stands for; those before it stay as they are.
+
+    Entries that are as before are the same objects.
 
     Raises:
         InvalidChange: it does not fit the entries before.
     """
     change = answer.change
-    order = _order(change, len(before.entries), len(answer.entries))
-    whole = pb.WatchBoardResponse()
-    # One copy of everything, in C, costs less than one of each entry.
-    whole.CopyFrom(before)
-    whole.board.CopyFrom(answer.board)
-    whole.entries.extend(answer.entries)
-    if order.is_moved:
-        positions = iter(order.positions)
-        whole.entries.sort(key=lambda _: next(positions))
-        del whole.entries[order.length :]
-    if len(change.ListFields()) > 1 or not change.runs:
-        kept = [one for one, is_kept in zip(whole.entries, order.is_kept, strict=True) if is_kept]
-        for field, name in _COLUMNS.items():
-            _shift(kept, field, getattr(change, name))
-        _take_trends(kept, change.trends)
-        _take_gpu_seconds(kept, change)
-    return whole
+    entries, kept = _in_order(change, before, answer.entries)
+    edits = _Edits(entries, kept)
+    for field, name in _COLUMNS.items():
+        _shift(edits, field, getattr(change, name))
+    _take_trends(edits, change.trends)
+    _take_gpu_seconds(edits, change)
+    return entries
 
 
-class _Order(NamedTuple):
-    """Where entries are in the new list.
-
-    Attributes:
-        positions: of each entry before, and then of each added one; those that are not kept come last.
-        length: entries of the new list.
-        is_kept: for each of the new list: whether it was in the list before.
-    """
-
-    positions: list[int]
-    length: int
-    is_kept: list[bool]
-
-    @property
-    def is_moved(self) -> bool:
-        """Whether the new list is another one than that before with the added entries behind it."""
-        return self.length != len(self.positions) or self.positions != list(range(self.length))
-
-
-def _order(change: pb.BoardChange, before: int, added: int) -> _Order:
+def _in_order(
+    change: pb.BoardChange, before: Sequence[pb.BoardEntry], added: Sequence[pb.BoardEntry]
+) -> tuple[list[pb.BoardEntry], list[int]]:
+    """Return the new list, and where in it the entries are that were in the list before."""
     runs = list(change.runs)
     starts, counts = runs[1::_RUN], runs[2::_RUN]
     if (
         len(runs) % _RUN
-        or sum(runs[::_RUN]) != added
-        or sum(counts) > before
-        or any(start + count > before for start, count in zip(starts, counts, strict=True))
+        or sum(runs[::_RUN]) != len(added)
+        or sum(counts) > len(before)
+        or any(start + count > len(before) for start, count in zip(starts, counts, strict=True))
     ):
         raise InvalidChange("its runs do not fit the entries")
-    last = before + added
-    positions, is_kept = [last] * last, [False] * (added + sum(counts))
-    place, taken = 0, before
-    for new, start, count in zip(runs[::_RUN], starts, counts, strict=True):
-        positions[taken : taken + new] = range(place, place + new)
-        taken += new
-        place += new
-        positions[start : start + count] = range(place, place + count)
-        is_kept[place : place + count] = [True] * count
-        place += count
-    # As many positions as entries: none was kept twice.
-    if last - positions.count(last) != place:
+    if any(a + count > b for (a, count), (b, _) in pairwise(_by_start(starts, counts))):
         raise InvalidChange("it keeps an entry twice")
-    return _Order(positions, place, is_kept)
+    entries: list[pb.BoardEntry] = []
+    kept: list[int] = []
+    taken = 0
+    for new, start, count in zip(runs[::_RUN], starts, counts, strict=True):
+        entries += added[taken : taken + new]
+        taken += new
+        kept += range(len(entries), len(entries) + count)
+        entries += before[start : start + count]
+    return entries, kept
 
 
-def _shift(kept: Sequence[pb.BoardEntry], field: str, runs: Sequence[int]) -> None:
-    if len(runs) % 2 or not all(count > 0 for count in runs[::2]) or sum(runs[::2]) > len(kept):
+def _by_start(starts: Sequence[int], counts: Sequence[int]) -> list[tuple[int, int]]:
+    return sorted(run for run in zip(starts, counts, strict=True) if run[1])
+
+
+class _Edits:
+    """Changes of a new list: the first one of an entry that was in the list before replaces it by a copy.
+
+    Args:
+        kept: where in the list these are.
+    """
+
+    def __init__(self, entries: list[pb.BoardEntry], kept: Sequence[int]) -> None:
+        self._entries = entries
+        self._kept = kept
+        self._copied: set[int] = set()
+
+    def __len__(self) -> int:
+        return len(self._kept)
+
+    def entry(self, number: int) -> pb.BoardEntry:
+        """Return an entry to change, by its number among those that were kept."""
+        if number not in self._copied:
+            copy, at = pb.BoardEntry(), self._kept[number]
+            copy.CopyFrom(self._entries[at])
+            self._entries[at] = copy
+            self._copied.add(number)
+        return self._entries[self._kept[number]]
+
+
+def _shift(edits: _Edits, field: str, runs: Sequence[int]) -> None:
+    if len(runs) % 2 or not all(count > 0 for count in runs[::2]) or sum(runs[::2]) > len(edits):
         raise InvalidChange(f"its shifts of {field} do not fit the entries")
     read, place = attrgetter(field), 0
     for count, shift in zip(runs[::2], runs[1::2], strict=True):
         if shift:
             try:
-                for one in kept[place : place + count]:
+                for one in map(edits.entry, range(place, place + count)):
                     setattr(one, field, read(one) + shift)
             except ValueError as error:
                 raise InvalidChange(f"it shifts {field} out of its range") from error
         place += count
 
 
-def _take_trends(kept: Sequence[pb.BoardEntry], trends: Iterable[pb.BoardTrend]) -> None:
+def _take_trends(edits: _Edits, trends: Iterable[pb.BoardTrend]) -> None:
     for trend in trends:
-        if len(trend.values) > MOST_TREND or max(trend.entries, default=0) >= len(kept):
+        if len(trend.values) > MOST_TREND or max(trend.entries, default=0) >= len(edits):
             raise InvalidChange("its trends do not fit the entries")
-        for place in trend.entries:
-            kept[place].trend[:] = trend.values
+        for one in map(edits.entry, trend.entries):
+            one.trend[:] = trend.values
 
 
-def _take_gpu_seconds(kept: Sequence[pb.BoardEntry], change: pb.BoardChange) -> None:
+def _take_gpu_seconds(edits: _Edits, change: pb.BoardChange) -> None:
     runs = change.gpu_seconds_runs
-    if len(runs) % 2 or sum(runs) > len(kept) or sum(runs[1::2]) != len(change.gpu_seconds):
+    if len(runs) % 2 or sum(runs) > len(edits) or sum(runs[1::2]) != len(change.gpu_seconds):
         raise InvalidChange("its GPU seconds do not fit the entries")
     values, place = deque(change.gpu_seconds), 0
     for same, count in zip(runs[::2], runs[1::2], strict=True):
         place += same
-        for one in kept[place : place + count]:
+        for one in map(edits.entry, range(place, place + count)):
             one.gpu_seconds = values.popleft()
         place += count
 

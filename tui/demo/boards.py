@@ -8,6 +8,7 @@ from bisect import bisect_right
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
+from nsml.client.boards import WatchedBoard
 from nsml.v1 import boards_pb2 as pb
 from nsml.v1 import resources_pb2, sessions_pb2
 from tui.demo.plan import AFTER_S, BEFORE_S
@@ -95,7 +96,7 @@ class Boards:
         """All boards, by name."""
         return [self._sessions_board(now), self._dataset_board(now)]
 
-    def shown(self, query: BoardQuery, now: float) -> pb.WatchBoardResponse:
+    def shown(self, query: BoardQuery, now: float) -> WatchedBoard:
         """A board with its entries."""
         is_of_sessions = query.name == SESSIONS_BOARD
         board = self._sessions_board(now) if is_of_sessions else self._dataset_board(now)
@@ -107,7 +108,7 @@ class Boards:
         before = {group(one): one.rank for one in earlier if one.rank}
         for one in entries:
             one.rank_before = before.get(group(one), 0) if one.rank else 0
-        return pb.WatchBoardResponse(board=board, entries=entries[: query.limit or None])
+        return WatchedBoard(board, entries[: query.limit or None])
 
     def _sessions_board(self, now: float) -> pb.Board:
         board = pb.Board(kind=pb.BOARD_KIND_METRIC, may_change=True)

@@ -2,6 +2,7 @@
 
 import pytest
 
+from nsml.client.boards import WatchedBoard
 from nsml.v1 import boards_pb2 as pb
 from tests.unit.tui.conftest import said, shows, until
 from tests.unit.tui.story import AT
@@ -75,7 +76,7 @@ def test_entries_without_a_score_are_those_of_the_list_and_the_users_own():
         one.submitted_at.seconds = second
         return one
 
-    answer = pb.WatchBoardResponse(board=DATASET, entries=[at("a", 9, rank=1), at("b", 1)])
+    answer = WatchedBoard(DATASET, [at("a", 9, rank=1), at("b", 1)])
     received = BoardReceived("lee/digits 0 0", answer, [at("a", 9, rank=1), at("b", 1), at("c", 2)])
     assert [one.session_id for one in received.unscored] == ["c", "b"]
 
@@ -157,17 +158,15 @@ def test_an_entry_of_a_session_that_one_may_not_see_says_so():
 )
 def test_a_board_without_entries_says_what_makes_one(board, words):
     assert words in " ".join(no_entries(board))
-    received = pb.WatchBoardResponse(board=board)
+    received = WatchedBoard(board, ())
     assert words in " ".join(preview_lines(received, AT, 60, opens="⏎"))
 
 
 def test_a_preview_says_that_there_may_be_more():
     entries = [entry(rank, str(rank), score=1 / rank) for rank in range(1, 11)]
-    lines = preview_lines(
-        pb.WatchBoardResponse(board=BOARD, entries=entries), AT, 60, opens="enter"
-    )
+    lines = preview_lines(WatchedBoard(BOARD, entries), AT, 60, opens="enter")
     assert "the first 10: enter shows all" in lines
-    received = pb.WatchBoardResponse(board=BOARD, entries=entries[:9])
+    received = WatchedBoard(BOARD, entries[:9])
     assert not any("shows all" in line for line in preview_lines(received, AT, 60, opens="enter"))
 
 
@@ -189,10 +188,10 @@ def test_a_key_is_read_as_it_was_written():
 def test_entries_of_another_board_are_not_taken_and_known_ones_stay_when_it_is_shown_again():
     model, query = Model(), BoardQuery("kim/acc")
     model.inspect(Topic.BOARD, query.key)
-    model.fold(BoardReceived("kim/other 0 0", pb.WatchBoardResponse(board=BOARD)), AT)
+    model.fold(BoardReceived("kim/other 0 0", WatchedBoard(BOARD, ())), AT)
     assert model.board is None
     assert not model.sources[Topic.BOARD].received_at
-    received = BoardReceived(query.key, pb.WatchBoardResponse(board=BOARD, entries=[entry(1)]))
+    received = BoardReceived(query.key, WatchedBoard(BOARD, [entry(1)]))
     model.fold(received, AT)
     assert model.board == received
     model.inspected.clear()

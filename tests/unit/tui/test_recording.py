@@ -14,10 +14,11 @@ import zstandard
 from hypothesis import given
 from hypothesis import strategies as st
 
+from nsml.client.boards import WatchedBoard
 from nsml.client.series import ChartQuery
 from nsml.client.streams import Link
 from nsml.v1 import sessions_pb2 as pb
-from nsml.v1.boards_pb2 import Board, BoardEntry, WatchBoardResponse
+from nsml.v1.boards_pb2 import Board, BoardEntry
 from nsml.v1.checkpoints_pb2 import Checkpoint
 from nsml.v1.competitions_pb2 import (
     Announcement,
@@ -87,8 +88,8 @@ def series(*ids, axis=Axis.STEP):
 
 
 DATASET = Dataset(name="mnist", owner="kim", digest="d1", version=1, size_bytes=7)
-BOARD = WatchBoardResponse(
-    board=Board(owner="kim", name="acc"), entries=[BoardEntry(rank=1, score=0.5, trend=[0.2, 0.5])]
+BOARD = WatchedBoard(
+    Board(owner="kim", name="acc"), [BoardEntry(rank=1, score=0.5, trend=[0.2, 0.5])]
 )
 STANDINGS = WatchStandingsResponse(
     competition=Competition(owner="kim", name="cup"),

@@ -11,6 +11,7 @@ import pytest
 
 from controlplane.domain.boards.values import SubmissionState
 from controlplane.submissions.submission_loop import SubmissionLoop
+from nsml.client.boards import WatchedBoard
 from nsml.spec.board_changes import apply_change
 from nsml.v1 import boards_pb2 as pb
 from tests.unit.controlplane.rig import Rig, Stubs, platform, until
@@ -51,7 +52,7 @@ class Watch:
         self._read = pb.ListEntriesRequest(board=board, **wanted)
         request = pb.WatchBoardRequest(board=board, changes=changes, **wanted)
         self.call = who.boards.WatchBoard(request)
-        self.whole: pb.WatchBoardResponse | None = None
+        self.whole: WatchedBoard | None = None
         self.received: list[pb.WatchBoardResponse] = []
         self.task = asyncio.create_task(self._follow())
 
@@ -59,10 +60,10 @@ class Watch:
         async for answer in self.call:
             self.received.append(answer)
             if not answer.HasField("change"):
-                self.whole = answer
+                self.whole = WatchedBoard(answer.board, list(answer.entries))
                 continue
             assert self.whole is not None
-            self.whole = apply_change(self.whole, answer)
+            self.whole = WatchedBoard(answer.board, apply_change(self.whole.entries, answer))
 
     async def sees_all(self) -> None:
         """Wait until the watcher has what a reader reads."""
@@ -80,7 +81,7 @@ class Watch:
         await until(same, f"what is read with {self._read} is shown")
 
 
-def in_order(answer: pb.WatchBoardResponse | pb.ListEntriesResponse) -> list[pb.BoardEntry]:
+def in_order(answer: WatchedBoard | pb.ListEntriesResponse) -> list[pb.BoardEntry]:
     """The entries, without what changes all the time."""
     found = []
     for one in answer.entries:
