@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from nodeagent.runtimes.interface import Isolation
-from nodeagent.runtimes.visits import VisitOrder, Visits
+from nodeagent.runtimes.visits import VisitOrder
 from nsml.copying import sync_messages as sync
 from nsml.copying.messages import (
     BEGIN,
@@ -38,6 +38,7 @@ from tests.contract.test_runtime_contract import (
     tmp_path,
     until,
 )
+from tests.contract.test_runtime_visits import visits
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
@@ -49,8 +50,6 @@ if TYPE_CHECKING:
 
 __all__ = ["facts", "nothing_left", "tmp_path"]
 
-BOOT_ID = Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
-VISITS = Visits(BOOT_ID)
 RUNS_ON = "echo ready; while :; do sleep 0.05; done"
 
 
@@ -81,7 +80,7 @@ async def copying(
 ) -> AsyncIterator[Visit]:
     copy = {"path": path, "sends": sends, "name": name}
     order = VisitOrder(argv=(), environment={}, terminal=None, copy=copy)
-    async with VISITS.started(bench.folders.of(spec.replica_id), order) as visit:
+    async with visits().started(bench.folders.of(spec.replica_id), order) as visit:
         yield visit
 
 
@@ -182,7 +181,7 @@ async def test_a_folder_kept_in_step_gets_files_of_the_session(real: Bench) -> N
         copy = {"path": ".", "sends": False, "name": "", "keeps_in_step": True}
         order = VisitOrder(argv=(), environment={}, terminal=None, copy=copy)
         app = real.folders.of(spec.replica_id).app
-        async with VISITS.started(real.folders.of(spec.replica_id), order) as visit:
+        async with visits().started(real.folders.of(spec.replica_id), order) as visit:
             await soon(visit.write(b"".join(said)))
             incoming = Incoming()
             kinds = [await _said(incoming, visit.sources[0]) for _ in range(2)]

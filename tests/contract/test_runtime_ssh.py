@@ -31,7 +31,7 @@ from tests.contract.test_runtime_contract import (
     tmp_path,
     until,
 )
-from tests.contract.test_runtime_visits import RUNS_ON, SLEEP, VISITS, running, sleepers
+from tests.contract.test_runtime_visits import RUNS_ON, SLEEP, running, sleepers, visits
 
 if TYPE_CHECKING:
     import socket
@@ -52,7 +52,7 @@ ENOUGH = 3 << 20
 async def no_zygote_stays() -> AsyncIterator[None]:
     """It ends with the agent, and is reaped."""
     yield
-    VISITS.close()
+    visits().close()
     await until(lambda: not zygotes())
 
 
@@ -77,9 +77,9 @@ def served(
     folder = bench.folders.of(spec.replica_id)
     plan = json.loads(folder.spec.read_bytes()).get("container")
     return (
-        contained_ssh.server(VISITS, folder, plan, PAIR, contained_ssh.Room())
+        contained_ssh.server(visits(), folder, plan, PAIR, contained_ssh.Room())
         if plan
-        else VISITS.ssh_server(folder, KEY)
+        else visits().ssh_server(folder, KEY)
     )
 
 

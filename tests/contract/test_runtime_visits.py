@@ -8,6 +8,7 @@ import os
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
+from weakref import WeakKeyDictionary
 
 import pytest
 
@@ -36,8 +37,13 @@ __all__ = ["facts", "nothing_left", "tmp_path"]
 BOOT_ID = Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
 SLEEP = str(100_000 + os.getpid())
 """Seconds that name this process's sleepers."""
-VISITS = Visits(BOOT_ID)
 RUNS_ON = "echo ready; while :; do sleep 0.05; done"
+_VISITS: WeakKeyDictionary[asyncio.AbstractEventLoop, Visits] = WeakKeyDictionary()
+
+
+def visits() -> Visits:
+    """Those of the running test: each has a loop of its own."""
+    return _VISITS.setdefault(asyncio.get_running_loop(), Visits(BOOT_ID))
 
 
 @pytest.fixture(params=[*PROCESS_BENCHES, "docker"])
@@ -58,7 +64,7 @@ async def visiting(
     made = (
         ContainerVisits(Path(plan["socket"])).started(plan["name"], order)
         if plan
-        else VISITS.started(folder, order)
+        else visits().started(folder, order)
     )
     async with made as visit:
         yield visit
