@@ -18,8 +18,8 @@ MISSING = (
     "there is no such competition or phase, or it is not public;\n"
     "nsml competition page OWNER/NAME prints an address that signs you in\n"
 )
-MARKER = 0.123454321
-"""A private score that nothing else is."""
+MARKER = 0.123457
+"""A private score that nothing else is, and that pages show with all its digits."""
 DESCRIPTION = (
     "# Read\n\n<script>alert(1)</script> [rules](https://x.example) [no](javascript:alert(1))"
 )
