@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 from nsml.v1 import boards_pb2, sessions_pb2
+from nsml.view.scores import score_text
 from tests.support.every_answer import Things, every_answer, reading
 from tests.unit.controlplane.rig import Rig, Stubs, platform
 from tests.unit.controlplane.services import submissions
@@ -27,6 +28,7 @@ MARKS = {
     "what the evaluation printed": PRINTED,
     "private score": struct.pack("<d", PRIVATE),
     "private score in words": str(PRIVATE).encode(),
+    "private score, rounded": score_text(PRIVATE).encode(),
 }
 
 
