@@ -229,7 +229,7 @@ class Shell(App[None]):
         default_namespace: DOMNode | None = None,
         namespaces: Mapping[str, DOMNode] | None = None,
     ) -> bool:
-        """Run an action; one of a screen whose widgets do not exist yet, or no more, does nothing."""
+        """Run an action; one of a screen that has no widgets yet, or is being removed, does nothing."""
         screen = default_namespace
         if isinstance(screen, Screen) and (not screen.is_mounted or is_going(screen)):
             return True

@@ -1,4 +1,4 @@
-"""Data folders whose programs run on this machine, wherever they are."""
+"""Data folders with running programs on this machine, wherever they are."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def is_running(folder: DataFolder) -> bool:
 
 
 def running_folders() -> list[DataFolder]:
-    """Return the data folders of this user whose programs run, as `nsml up` and `nsml join` started them."""
+    """Return the data folders with programs of this user that run, as `nsml up` and `nsml join` started them."""
     found = {file.parent: None for file in sorted(set(_settings_files()))}
     return [folder for folder in map(DataFolder, found) if is_running(folder)]
 

@@ -1,6 +1,6 @@
 """Failures of steps by errors that the platform does not expect: since when, and when the next try is.
 
-An outage of a store is none: it is a condition of its own, and what waits for its end goes on at once.
+An outage of a store is none: it is a condition of its own, and steps go on as soon as it ends.
 """
 
 from __future__ import annotations

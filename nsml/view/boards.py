@@ -493,7 +493,7 @@ _NSML_KEYS: Final = ("owner", "score", "submitted_at", "session", "checkpoint", 
 def columns_for(board: Board, entries: Collection[BoardEntry] = ()) -> list[Column[BoardEntry]]:
     """Return the columns of a board's entries: the score has the board's title, a trend its direction.
 
-    `entries`: those of the table, whose scores have enough digits to differ.
+    `entries`: those of the table; their scores get enough digits to differ.
     """
     settings = board.settings
     is_min = settings.direction == pb.SCORE_DIRECTION_MIN

@@ -35,7 +35,7 @@ def digits_of(scores: Iterable[float]) -> Digits:
 
 
 def _alike(scores: Iterable[float], digits: Digits) -> list[float]:
-    """Return the scores whose text is also that of another one."""
+    """Return the scores with the same text as another one."""
     by_text: defaultdict[str, list[float]] = defaultdict(list)
     for one in scores:
         by_text[score_text(one, digits)].append(one)

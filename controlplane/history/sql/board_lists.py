@@ -37,7 +37,7 @@ class ListedBoard(NamedTuple):
     """With the default settings, unless one was changed; creation and team of a dataset's board are the dataset's."""
     visibility: Visibility
     dataset: DatasetListing | None = None
-    """A dataset whose board has no changed setting and no submissions: it has a board if it has an evaluation."""
+    """A dataset without a changed setting of a board, and without submissions: it has a board if it has an evaluation."""
 
     @property
     def key(self) -> BoardKey:
@@ -58,7 +58,7 @@ class SqlBoardLists:
         part of it is restricted.
 
         Args:
-            viewer: whose list it is.
+            viewer: the user who reads the list.
             after: key of the last one of the previous page.
             limit: most rows.
         """

@@ -1,4 +1,4 @@
-"""Rows of competitions, for all tables whose rules depend on them."""
+"""Rows of competitions, for all tables with rules that depend on them."""
 
 # ruff: noqa: S608 - statements are put together from constants here; values are parameters
 

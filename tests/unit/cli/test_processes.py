@@ -181,7 +181,7 @@ def test_waiting_ends_with_its_deadline() -> None:
 
 
 class SetOn:
-    """The clock of those who wait for a start: once it is said what the start waits for, a minute has passed."""
+    """The clock of commands that wait for a start: once they print what it waits for, a minute has passed."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch, folder: Path) -> None:
         self._by_s = 0.0
