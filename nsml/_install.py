@@ -17,6 +17,7 @@ def sdk_files() -> dict[str, bytes]:
     names = {"__init__.py", "constants.py", "encoder.py", "decoder.py", "evaluation.py"}
     names |= {"spec/__init__.py", "spec/submission_exits.py"}
     names |= {path.name for path in _PACKAGE.glob("_*.py")} - _NOT_FOR_USER_CODE
+    names |= {f"_echo/{path.name}" for path in (_PACKAGE / "_echo").glob("*.py")}
     files = {f"nsml/{name}": (_PACKAGE / name).read_bytes() for name in sorted(names)}
     files["sitecustomize.py"] = (_PACKAGE / "_sitecustomize.py").read_bytes()
     return files

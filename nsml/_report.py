@@ -25,8 +25,8 @@ else:
     _Texts = dict
 
 
-_MOST_NAME_CHARS = 512
-_MOST_NAMES = 10_000
+MOST_NAME_CHARS = 512
+MOST_NAMES = 10_000
 """Most listed names of a program: the limit of the history for a session."""
 _MOST_NOTICES = 200
 _MOST_KINDS = 32
@@ -58,17 +58,19 @@ class _Names(_Texts):
     def __init__(self, hint: Callable[[str, str], None]) -> None:
         super().__init__(step="", walltime="")
         self._hint = hint
+        self.recorded: Set[str] = set()
 
     def __missing__(self, given: str) -> str:
         name = _recorded(given)
-        if not 0 < len(name) <= _MOST_NAME_CHARS:
+        if not 0 < len(name) <= MOST_NAME_CHARS:
             return ""
-        if len(self) < _MOST_NAMES + 2:
+        if len(self) < MOST_NAMES + 2:
             self[given] = name
+            self.recorded.add(name)
         else:
             self._hint(
                 "many names",
-                f"more than {_MOST_NAMES:,} metrics have names of their own, and those beyond, "
+                f"more than {MOST_NAMES:,} metrics have names of their own, and those beyond, "
                 f"from {_shown(name)} on, are recorded but not listed; report a list of numbers "
                 "as NAME@vector instead",
             )
@@ -283,14 +285,18 @@ class Reporter:
         last: Dict[str, Any],
         problems: Optional[List[_Problem]] = None,
     ) -> None:
-        payload = _record(now, step, _encoded(values), summary)
+        payload = metric_record(now, step, encoded(values), summary)
         if len(payload) <= MAX_PAYLOAD:
             self._spool.append(payload)
         else:
             for piece in self._pieces(values, [] if problems is None else problems):
-                self._spool.append(_record(now, step, piece, summary))
+                self._spool.append(metric_record(now, step, piece, summary))
         self._last = last
         self._last_step = step
+
+    def has(self, name: str) -> bool:
+        """Return whether a metric of this recorded name was reported."""
+        return name in self._names.recorded
 
     def last(self) -> Dict[str, Any]:
         """Return the last report with its step, by recorded names: stored in checkpoints."""
@@ -305,7 +311,7 @@ class Reporter:
         held: List[str] = []
         size = 0
         for name, value in values.items():
-            text = _encoded({name: value})[1:-1]
+            text = encoded({name: value})[1:-1]
             length = len(text.encode("utf-8", "replace"))
             if length > _LONGEST_VALUE:
                 said = (
@@ -331,7 +337,7 @@ class Reporter:
         fresh = {name: text for name, text in problems if name not in self._told}
         named = [*fresh][:_MOST_OF_A_CALL]
         more = [*fresh][_MOST_OF_A_CALL : _MOST_OF_A_CALL + _MOST_NAMED]
-        if len(self._told) < _MOST_NAMES:
+        if len(self._told) < MOST_NAMES:
             self._told.update(named, more)
         for first in named:
             self._notice(fresh[first])
@@ -363,10 +369,11 @@ def encode(record: Dict[str, Any]) -> bytes:
     Raises:
         TypeError: a value is not JSON serializable.
     """
-    return _encoded(record).encode("utf-8", "replace")
+    return encoded(record).encode("utf-8", "replace")
 
 
-def _encoded(record: Dict[str, Any]) -> str:
+def encoded(record: Dict[str, Any]) -> str:
+    """The same as text."""
     try:
         try:
             text = _dumps(record)
@@ -379,11 +386,16 @@ def _encoded(record: Dict[str, Any]) -> str:
     return text
 
 
-def _record(now: float, step: Any, values: str, summary: Any) -> bytes:
-    """Encode a report without an encoder, in half the time."""
+def metric_record(now: float, step: Any, values: str, summary: Any, origin: str = "") -> bytes:
+    """Encode a report with `encoded` values without an encoder, in half the time.
+
+    `origin`: the library that it was reported to; "" for `nsml.report`.
+    """
     told = "null" if step is None else repr(step)
     kept = "true" if summary else "false"
     text = f'{{"kind":"metric","time":{now!r},"step":{told},"values":{values},"summary":{kept}}}'
+    if origin:
+        text = f'{text[:-1]},"origin":"{origin}"}}'
     try:
         return text.encode()  # half the time of the other
     except UnicodeEncodeError:
@@ -432,10 +444,10 @@ def _no_name(given: str) -> _Problem:
     if not name:
         return ("", "a value is not recorded: its metric has no name")
     text = (
-        f"{_shown(name)} is not recorded: a metric's name has {_MOST_NAME_CHARS} characters "
+        f"{_shown(name)} is not recorded: a metric's name has {MOST_NAME_CHARS} characters "
         f"at most, and this one has {len(name):,}"
     )
-    key = name[: _MOST_NAME_CHARS + 1]  # a valid name is shorter; a whole one may be megabytes
+    key = name[: MOST_NAME_CHARS + 1]  # a valid name is shorter; a whole one may be megabytes
     return (key, text)
 
 

@@ -14,6 +14,10 @@ import pytest
 _FOLDER: Final = Path(__file__).parents[2] / ".torch"
 NEWER_LITDATA: Final = _FOLDER / "newer-litdata"
 """A folder for `sys.path` with a version of litdata that reads with obstore."""
+REPORTERS: Final = _FOLDER / "reporters"
+"""A folder for PYTHONPATH with libraries that report elsewhere: tests/reporters-requirements.txt."""
+OLDEST_WANDB: Final = _FOLDER / "oldest-wandb"
+"""One to be before it, with the oldest supported version of wandb."""
 
 
 def require_torch() -> str:

@@ -129,7 +129,8 @@ def test_pythonpath_alone_would_lose(project: Path, sdk: Path, tmp_path: Path) -
     if not any(project.glob("nsml*")):
         pytest.skip("this program has no stub")
     bare = tmp_path / "bare"
-    (bare / "nsml/spec").mkdir(parents=True)
+    for folder in ("spec", "_echo"):
+        (bare / "nsml" / folder).mkdir(parents=True)
     for path, content in sdk_files().items():
         if path.startswith("nsml/"):
             (bare / path).write_bytes(content)
