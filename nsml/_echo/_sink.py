@@ -44,10 +44,14 @@ class Sink:
         run_dir: the folder shared by the node agent and the program.
         spool: receives the records.
         reporter: of `nsml.report`, whose metrics come first.
+        progress: receives how far a training is.
     """
 
-    def __init__(self, run_dir: str, spool: Spool, reporter: Reporter) -> None:
+    def __init__(
+        self, run_dir: str, spool: Spool, reporter: Reporter, progress: Any = None
+    ) -> None:
         self._spool = spool
+        self._progress = progress
         self._reporter = reporter
         self._series = _Series(os.path.join(run_dir, _FOLDER))
         self._runs: Dict[str, List[str]] = {}
@@ -155,6 +159,11 @@ class Sink:
             )
             return
         self._spool.append(payload)
+
+    def progress(self, origin: str, done: float, of: float, unit: str) -> None:
+        """Record that `done` of `of` units (epochs, steps) are trained: at most once a second."""
+        if self._progress is not None:
+            self._progress.write(done, of, unit, origin)
 
     def media_name(self, name: str, prefix: str = "") -> str:
         """Return the name for media."""
@@ -267,7 +276,9 @@ def sink() -> Sink:
                 from nsml import _session
 
                 session = _session._SESSION  # noqa: SLF001 - of the same package
-                _sinks.append(Sink(os.environ["NSML_RUN_DIR"], session.spool, session.reporter))
+                progress = getattr(session, "progress_writer", None)
+                run_dir = os.environ["NSML_RUN_DIR"]
+                _sinks.append(Sink(run_dir, session.spool, session.reporter, progress))
     return _sinks[0]
 
 

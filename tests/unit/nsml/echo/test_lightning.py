@@ -1,0 +1,141 @@
+"""Lightning: what its loggers get is recorded, with the real library."""
+
+from __future__ import annotations
+
+import csv
+import json
+from pathlib import Path
+
+import pytest
+
+from tests.support.echoes import Echoed, run_echoed
+from tests.support.torch_environment import REPORTERS, require_torch
+
+MODEL = """
+import sys, warnings
+warnings.simplefilter("ignore")
+import torch
+from torch.utils.data import DataLoader, TensorDataset
+from {package} import LightningModule, Trainer, seed_everything
+from {package}.loggers import CSVLogger
+
+class Model(LightningModule):
+    def __init__(self, lr=0.1, widths=(4, 1)):
+        super().__init__()
+        self.save_hyperparameters()
+        self.layer = torch.nn.Linear(*widths)
+
+    def training_step(self, batch, index):
+        loss = self.layer(batch[0]).pow(2).mean()
+        self.log("train_loss", loss, on_step=True, on_epoch=True)
+        self.log_dict({{"other/a": index, "other/b": loss * 2}})
+        return loss
+
+    def validation_step(self, batch, index):
+        self.log("val_acc", self.layer(batch[0]).mean())
+
+    def configure_optimizers(self):
+        return torch.optim.SGD(self.parameters(), lr=self.hparams.lr)
+
+seed_everything(1, verbose=False)
+data = DataLoader(TensorDataset(torch.randn(32, 4)), batch_size=4)
+"""
+FIT = (
+    MODEL
+    + """
+trainer = Trainer(
+    accelerator="cpu", max_epochs=3, log_every_n_steps=2, enable_progress_bar=False, enable_model_summary=False,
+    enable_checkpointing=False, logger={logger}, {options}
+)
+trainer.fit(Model(lr=0.05), data, data)
+print("global step", trainer.global_step, [one.__class__.__name__ for one in trainer.callbacks], trainer.log_dir is None)
+"""
+)
+
+
+def fitted(
+    folder: Path, logger: str, *, package: str = "lightning.pytorch", options: str = "", **more: str
+) -> Echoed:
+    program = FIT.format(package=package, logger=logger, options=options)
+    python = require_torch()
+    return run_echoed(folder, program, REPORTERS, python=python, CUDA_VISIBLE_DEVICES="", **more)
+
+
+@pytest.mark.parametrize(
+    "package", ["lightning.pytorch", pytest.param("pytorch_lightning", marks=pytest.mark.variant)]
+)
+def test_its_curves_are_those_of_its_own_logger(tmp_path: Path, package: str) -> None:
+    done = fitted(tmp_path, "CSVLogger('logs')", package=package)
+    assert done.returncode == 0, done.stderr
+    [written] = tmp_path.glob("logs/**/metrics.csv")
+    expected: dict[str, list[tuple[int, float]]] = {}
+    for row in csv.DictReader(written.open()):
+        for name, value in row.items():
+            if value and name != "step":
+                expected.setdefault(name, []).append((int(row["step"]), float(value)))
+    assert set(expected) == {
+        "epoch",
+        "train_loss_step",
+        "train_loss_epoch",
+        "other/a",
+        "other/b",
+        "val_acc",
+    }
+    for name, points in expected.items():
+        recorded = done.series(name)
+        if name == "epoch":  # a row of the file is of several calls
+            assert {*recorded} == {*points}
+            continue
+        assert recorded == [(step, pytest.approx(value, rel=1e-5)) for step, value in points]
+    assert {one["origin"] for one in done.records("metric")} == {"lightning"}
+    shown = {name for one in done.records("metric") if one["summary"] for name in one["values"]}
+    assert shown == {"val_acc"}
+    assert done.config() == {"lr": 0.05, "widths": [4, 1]}
+
+
+def test_without_a_logger_it_is_the_same_and_its_result_stays(tmp_path: Path) -> None:
+    for folder in ("with", "without"):
+        (tmp_path / folder).mkdir()
+    done = fitted(tmp_path / "with", "False")
+    assert done.returncode == 0, done.stderr
+    assert len(done.series("train_loss_step")) == 12
+    assert [step for step, _ in done.series("val_acc")] == [7, 15, 23]
+    bare = fitted(tmp_path / "without", "False", NSML_ECHO="none")
+    assert bare.records("metric") == []
+    assert (bare.returncode, bare.stdout) == (0, done.stdout)
+
+
+@pytest.mark.variant
+def test_of_two_processes_the_first_reports(tmp_path: Path) -> None:
+    options = "devices=2, strategy='ddp', "
+    done = fitted(tmp_path, "False", options=options, NSML_ECHO="lightning")
+    assert done.returncode == 0, done.stderr
+    assert [step for step, _ in done.series("val_acc")] == [3, 7, 11]
+    assert len(set((tmp_path / "run/spool").glob("*.records"))) == 1
+
+
+def test_fabric(tmp_path: Path) -> None:
+    program = """
+from lightning.fabric import Fabric
+import torch
+fabric = Fabric(accelerator="cpu")
+for step in range(3):
+    fabric.log("loss", torch.tensor(0.5 * step), step=step)
+    fabric.log_dict({"a": step, "b": 2 * step}, step)
+"""
+    done = run_echoed(tmp_path, program, REPORTERS, python=require_torch())
+    assert done.returncode == 0, done.stderr
+    assert done.series("loss") == [(0, 0.0), (1, 0.5), (2, 1.0)]
+    assert done.series("b") == [(0, 0), (1, 2), (2, 4)]
+
+
+def test_with_its_insides_changed_the_training_is_the_same(tmp_path: Path) -> None:
+    program = FIT.format(package="lightning.pytorch", logger="False", options="").replace(
+        "seed_everything(1",
+        "from nsml._echo import _lightning\n_lightning._batch_ended = lambda *_: 1 / 0\nseed_everything(1",
+    )
+    done = run_echoed(tmp_path, program, REPORTERS, python=require_torch(), CUDA_VISIBLE_DEVICES="")
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.startswith("global step 24")
+    assert done.stderr.count("Lightning 2.") == 1
+    assert json.dumps(done.records("metric")).count("train_loss_step") <= 1
