@@ -33,13 +33,14 @@ azurite: setup   ## Install the emulator of Azure Blob Storage for its tests (ne
 torch: .torch/.complete  ## Make the environment in .torch: torch for CPUs, readers of S3, and libraries that report elsewhere, for their tests
 
 # pip, not uv: it finds packages as this machine is configured to. Bytecode only of what the tests load.
-.torch/.complete: tests/torch-requirements.txt tests/newer-litdata-requirements.txt tests/reporters-requirements.txt tests/oldest-wandb-requirements.txt | .venv/.complete
+.torch/.complete: tests/torch-requirements.txt tests/newer-litdata-requirements.txt tests/reporters-requirements.txt tests/oldest-wandb-requirements.txt tests/ray-requirements.txt | .venv/.complete
 	@rm -rf .torch
 	@$(BIN)/python -m venv --without-pip .torch
 	@$(BIN)/python -m pip --python .torch/bin/python install --quiet --disable-pip-version-check --no-deps --no-compile -r tests/torch-requirements.txt
 	@$(BIN)/python -m pip --python .torch/bin/python install --quiet --disable-pip-version-check --no-deps --no-compile --target .torch/newer-litdata -r tests/newer-litdata-requirements.txt
 	@$(BIN)/python -m pip --python .torch/bin/python install --quiet --disable-pip-version-check --no-deps --no-compile --target .torch/reporters -r tests/reporters-requirements.txt
 	@$(BIN)/python -m pip --python .torch/bin/python install --quiet --disable-pip-version-check --no-deps --no-compile --target .torch/oldest-wandb -r tests/oldest-wandb-requirements.txt
+	@$(BIN)/python -m pip --python .torch/bin/python install --quiet --disable-pip-version-check --no-deps --no-compile --target .torch/ray -r tests/ray-requirements.txt
 	@.torch/bin/python -W ignore -c 'import duckdb, litdata, polars, pytest, s3fs, streaming, torchdata, webdataset'
 	@PYTHONPATH=.torch/reporters .torch/bin/python -W ignore -c 'import accelerate, jax, lightning, mlflow, tensorboardX, tensorboard, transformers, wandb'
 	@touch $@

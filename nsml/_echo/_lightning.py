@@ -14,7 +14,7 @@ from nsml._echo._sink import sink
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import Any, Mapping, Optional
+    from typing import Any, List, Mapping, Optional
 
 _ORIGIN = "lightning"
 _SHOWN = ("loss", "acc", "accuracy")
@@ -64,9 +64,10 @@ def _callbacks_were_called(_: Any, trainer: Any, hook: str, *arguments: Any, **_
     if hook == "on_train_batch_end":
         _batch_ended(trainer, arguments)
     elif hook == "on_fit_start" and trainer.is_global_zero:
-        for one in (trainer.lightning_module, getattr(trainer, "datamodule", None)):
-            if getattr(one, "_log_hyperparams", False):
-                sink().config(_ORIGIN, dict(one.hparams_initial))
+        modules: List[Any] = [trainer.lightning_module, getattr(trainer, "datamodule", None)]
+        for module in modules:
+            if getattr(module, "_log_hyperparams", False):
+                sink().config(_ORIGIN, dict(module.hparams_initial))
 
 
 def _batch_ended(trainer: Any, arguments: Any) -> None:

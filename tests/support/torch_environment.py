@@ -18,6 +18,8 @@ REPORTERS: Final = _FOLDER / "reporters"
 """A folder for PYTHONPATH with libraries that report elsewhere: tests/reporters-requirements.txt."""
 OLDEST_WANDB: Final = _FOLDER / "oldest-wandb"
 """One to be before it, with the oldest supported version of wandb."""
+RAY: Final = _FOLDER / "ray"
+"""A folder for PYTHONPATH with Ray, its Tune and its Train."""
 
 
 def require_torch() -> str:
