@@ -12,6 +12,7 @@ import nsml
 from nsml import constants
 from nsml._artifacts import Artifacts
 from nsml._checkpoints import Checkpoints
+from nsml._copies import copy_file, copy_tree
 from nsml._digests import sha256
 from nsml._frames import MAX_PAYLOAD
 from nsml._leaving import Leaving
@@ -44,6 +45,8 @@ _ENOUGH_BYTES = 1 << 20
 _NOTHING_BOUND = "nothing to {0} with: call nsml.bind({0}=...) before nsml.{0}"
 _LONGEST_STEP_S = 10.0
 """How long a save on a notice waits for the end of a step of `nsml.steps`; then the next report saves, midway."""
+FRAMEWORK_FILE = ".nsml-framework"
+"""Beside the files of a checkpoint that a framework has saved: which training of which framework it is of."""
 _RESUME_TRIES = 10
 """A minute each, while the agent does not answer: saved progress is worth the wait."""
 
@@ -87,9 +90,10 @@ class Session:
         self._unnamed: Set[str] = set()  # names chosen for unnamed checkpoints of this second
         self._reasons: Set[str] = set()  # logged reasons for lost checkpoints
         self._saves = 0  # active calls of save functions
-        self._resumes_from = os.environ.get("NSML_RESUME", "") if run_dir else ""
+        self.resumes_from = os.environ.get("NSML_RESUME", "") if run_dir else ""
+        """The name of the checkpoint to resume from, "" without one."""
         self._has_resumed = False
-        self._leaving = Leaving(run_dir)
+        self.leaving = Leaving(run_dir)
         self.progress = Progress(self._loop_begins, self._step_ended)
         self._watch: Optional[Watch] = None
         if self._stage and self._stage != INFER:
@@ -127,13 +131,13 @@ class Session:
         is_legacy = kwargs.pop("use_nsml_legacy", True) is not False
         self._model = Model(save, load, infer, kwargs, is_legacy=is_legacy)
         if self._run_dir:
-            self._leaving.claim()
-            self._leaving.can_resume(self._model.can_save, self._model.can_load)
+            self.leaving.claim()
+            self.leaving.can_resume(self._model.can_save, self._model.can_load)
             self.points.look_from_torch(counts=True)
         if self._knobs is not None:
             self._knobs.bind(kwargs)
         if self._run_dir and not self._stage:
-            self._resume()
+            self.resume()
 
     def knob(
         self,
@@ -264,8 +268,8 @@ class Session:
             return
         if self._save(name, save_fn) and not self._saves:
             self.points.look()
-            if self._leaving.unanswered() is not None:
-                self._saved_on_notice(name)
+            if self.leaving.unanswered() is not None:
+                self.saved_on_notice(name)
 
     def artifact(self, name: Name, path: Any) -> None:
         """Save a file or a folder as the next version of a name, unless it equals the previous one.
@@ -308,6 +312,39 @@ class Session:
         record = self._artifacts.record(name, folder, files, seal, step)
         self.spool.append(record, must_arrive=True)
 
+    @property
+    def has_bound(self) -> bool:
+        """Whether the program has bound what saves or loads."""
+        return self._model.can_save or self._model.can_load
+
+    def keep(self, name: str, path: str, marker: bytes, step: Any, summary: Dict[str, Any]) -> bool:
+        """Copy a file or folder that a framework has saved; it becomes a checkpoint. Return False if it is lost.
+
+        Args:
+            name: of the checkpoint.
+            path: of the file, or of the folder, whose files it gets.
+            marker: the content of `FRAMEWORK_FILE` beside the files.
+            step: of the training.
+            summary: values at this step.
+        """
+
+        def copy(folder: str) -> None:
+            if os.path.isdir(path):
+                os.rmdir(folder)
+                copy_tree(path, folder)
+            else:
+                copy_file(path, os.path.join(folder, os.path.basename(path)))
+            with open(os.path.join(folder, FRAMEWORK_FILE), "wb") as file:
+                file.write(marker)
+
+        try:
+            return self._save(_name(name), copy, facts={"step": step, "summary": summary})
+        except Exception as error:
+            if comes_from_signal(error):
+                raise
+            self._lost(name, error)
+            return False
+
     def _name_of(self, checkpoint: Name) -> str:
         """Return the name of a new checkpoint; an unreadable name must not lose the checkpoint."""
         try:
@@ -343,7 +380,7 @@ class Session:
 
         For loops with their own way to save; what is bound is saved automatically.
         """
-        notice = self._leaving.notice()
+        notice = self.leaving.notice()
         return notice is not None and notice.goes
 
     def load(
@@ -419,7 +456,7 @@ class Session:
         print("Paused.", flush=True)
         if self._stage:
             self._serve()
-        self._resume()  # an earlier attempt's checkpoint is newer than the initial one
+        self.resume()  # an earlier attempt's checkpoint is newer than the initial one
         if self._has_resumed:
             return
         iteration = _argument("--iteration", sys.argv[1:])
@@ -454,11 +491,11 @@ class Session:
 
     def _load_initial(self) -> None:
         """Load the session's checkpoint. Raises KeyError without one."""
-        if not self._resumes_from:
+        if not self.resumes_from:
             raise KeyError("the session has no checkpoint")
         for tries_left in range(_RESUME_TRIES, 0, -1):
             try:
-                self._load(self._resumes_from, is_resuming=True)
+                self._load(self.resumes_from, is_resuming=True)
             except TimeoutError:
                 if tries_left == 1:
                     raise
@@ -553,14 +590,14 @@ class Session:
         return self._model.infer(data, **kwargs)
 
     def _loop_begins(self) -> None:
-        if self._resumes_from and not self._has_resumed:
+        if self.resumes_from and not self._has_resumed:
             notice(
-                f"nsml.steps counts from its first step: checkpoint {self._resumes_from} is not loaded; "
+                f"nsml.steps counts from its first step: checkpoint {self.resumes_from} is not loaded; "
                 "call nsml.bind(save=..., load=...) before it, in each replica"
             )
 
     def _step_begins(self, step: int) -> None:
-        if self._leaving.is_trainer():
+        if self.leaving.is_trainer():
             self.points.tick("steps", step)
         else:
             self.points.look()
@@ -574,7 +611,7 @@ class Session:
     def _reported(self, now: float, step: Any) -> None:
         """Handle the end of a report."""
         self.points.look_from_torch()
-        if type(step) is int and self._leaving.is_trainer():
+        if type(step) is int and self.leaving.is_trainer():
             self.points.tick("report", step)
         else:
             self.points.look()
@@ -582,7 +619,7 @@ class Session:
 
     def _answer_notice(self, now: float, *, is_between: bool = False) -> None:
         """Save on a notice, and exit, when possible: between two steps, at the end of a report, in a pause."""
-        leaving = self._leaving
+        leaving = self.leaving
         if self._stage or self._saves or not (leaving.is_waiting or leaving.is_time(now)):
             return
         if leaving.unanswered() is None or not (_is_first() and self._model.can_save):
@@ -600,7 +637,7 @@ class Session:
             )
             return
         if is_saved:
-            self._saved_on_notice(name)
+            self.saved_on_notice(name)
 
     # Methods of `nsml._live.Program`, for changes to the running program.
 
@@ -614,7 +651,7 @@ class Session:
 
     def is_training(self) -> bool:
         """Return whether the calling thread is the training thread."""
-        return self._leaving.is_trainer()
+        return self.leaving.is_trainer()
 
     def can_load(self) -> bool:
         """Return whether a checkpoint can be loaded."""
@@ -632,26 +669,30 @@ class Session:
         """Save if requested by the platform, though the program is not at a point for it."""
         self._answer_notice(time.time())
 
-    def _saved_on_notice(self, name: str) -> None:
-        said = self._leaving.unanswered()
+    def saved_on_notice(self, name: str) -> None:
+        """Record that a notice was answered by this checkpoint, and leave if it asks for that. Raises SystemExit."""
+        said = self.leaving.unanswered()
         if said is None:
             return
-        self._leaving.answered()
+        self.leaving.answered()
         notice(f"saved checkpoint {name} on notice: {said.reason}")
         if said.goes:
-            self._leaving.leave(name)
+            self.leaving.leave(name)
 
-    def _resume(self) -> None:
+    def resume(self, load_fn: Optional[Function] = None) -> None:
         """Load the last checkpoint of an earlier attempt, or the session's initial one, once.
 
         On failure a later attempt starts anew; the first one ends: the initial checkpoint was an explicit request.
+
+        Args:
+            load_fn: called with a copy of it, of which it may move the files; default: what is bound.
         """
-        name = self._resumes_from
-        if not name or self._has_resumed or not self._model.can_load:
+        name = self.resumes_from
+        if not name or self._has_resumed or not (load_fn or self._model.can_load):
             return
         for tries_left in range(_RESUME_TRIES, 0, -1):
             try:
-                self.progress.resume(self._load(name, is_resuming=True))
+                self.progress.resume(self._load(name, load_fn, is_resuming=True))
             except TimeoutError:
                 if tries_left == 1:
                     raise
@@ -665,8 +706,18 @@ class Session:
         self._has_resumed = True
         notice(f"goes on from checkpoint {name}")
 
-    def _save(self, name: str, save_fn: Optional[Function], *, is_midway: bool = False) -> bool:
-        """Save; return False if the disk is full or broken."""
+    def _save(
+        self,
+        name: str,
+        save_fn: Optional[Function],
+        *,
+        is_midway: bool = False,
+        facts: Optional[Dict[str, Any]] = None,
+    ) -> bool:
+        """Save; return False if the disk is full or broken.
+
+        `facts`: step and summary of the record, if not those of the last report.
+        """
         try:
             draft = self._checkpoints.begin()
         except OSError as error:
@@ -674,7 +725,7 @@ class Session:
             return False
         try:
             if self._write(draft, name, save_fn):
-                return self._commit(draft, name, self.progress.done(is_midway=is_midway))
+                return self._commit(draft, name, self.progress.done(is_midway=is_midway), facts)
         except BaseException:  # of the program's function, or of a signal handler at any moment
             draft.discard()
             raise
@@ -696,7 +747,9 @@ class Session:
             self._saves -= 1
         return True
 
-    def _commit(self, draft: Draft, name: str, done: List[int]) -> bool:
+    def _commit(
+        self, draft: Draft, name: str, done: List[int], facts: Optional[Dict[str, Any]]
+    ) -> bool:
         try:
             draft.settle()
             if draft.is_empty():
@@ -719,7 +772,7 @@ class Session:
         if not self._run_dir:
             self._checkpoints.keep_newest(name)
             return True
-        record = self._checkpoint_record(name, folder, files, seal, elapsed)
+        record = self._checkpoint_record(name, folder, files, seal, elapsed, facts=facts)
         self.spool.append(record, must_arrive=True)
         return True
 
@@ -743,7 +796,14 @@ class Session:
             self._kept_from = time.monotonic() + _KEEP_AGAIN_S
 
     def _checkpoint_record(
-        self, name: str, folder: str, files: List[Tuple[str, int]], seal: str, elapsed: float
+        self,
+        name: str,
+        folder: str,
+        files: List[Tuple[str, int]],
+        seal: str,
+        elapsed: float,
+        *,
+        facts: Optional[Dict[str, Any]],
     ) -> bytes:
         record = {
             "kind": "checkpoint",
@@ -755,8 +815,11 @@ class Session:
             "size": sum(size for _, size in files),
             "elapsed": elapsed,
         }
-        summary = self.reporter.last()
-        step = summary.get("step")
+        if facts is None:
+            summary = self.reporter.last()
+            step = summary.get("step")
+        else:
+            summary, step = facts["summary"], facts["step"]
         with suppress(TypeError):  # reported values may have changed since
             payload = encode({**record, "summary": summary, "step": step})
             if len(payload) <= MAX_PAYLOAD:

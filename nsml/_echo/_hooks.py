@@ -11,7 +11,7 @@ from nsml._strict import comes_from_signal, reason
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import Any, Callable, List, Optional, Set, Tuple
+    from typing import Any, Callable, Dict, List, Optional, Set, Tuple
 
 _TITLES = {
     "wandb": "W&B",
@@ -67,11 +67,13 @@ class Fence:
         after: Optional[Callable[..., Any]] = None,
         *,
         before: Optional[Callable[..., Any]] = None,
+        change: Optional[Callable[..., Optional[Dict[str, Any]]]] = None,
     ) -> None:
         """Call `before(*args, **kwargs)` and `after(result, *args, **kwargs)` around a function of a class or module.
 
         Its result, signature and exceptions stay as they are. Without an attribute of this name nothing happens, since
-        another version of the library may lack it.
+        another version of the library may lack it. `change(*args, **kwargs)` may return keywords to call it with, added
+        to those given; without `change` it is called as it was.
         """
         original = vars(owner).get(name)
         if not callable(original):
@@ -81,6 +83,8 @@ class Fence:
         def hooked(*args: Any, **kwargs: Any) -> Any:
             if before is not None:
                 self.guard(before, *args, **kwargs)
+            if change is not None:
+                kwargs = {**kwargs, **(self.guard(change, *args, **kwargs) or {})}
             result = original(*args, **kwargs)
             if after is not None:
                 self.guard(after, result, *args, **kwargs)

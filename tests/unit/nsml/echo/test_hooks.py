@@ -180,3 +180,26 @@ sink().metrics("tensorboard", {"last": 11.0}, 5)
         ("last", 4, 10.0),
     ]
     assert done.stderr.count("nsml: ") == 5, done.stderr
+
+
+def test_a_hook_may_add_keywords_to_a_call(tmp_path: Path) -> None:
+    hook = """
+from nsml._echo._hooks import Fence
+
+def install(module):
+    Fence("wandb", module.__name__).follow(module.Run, "log", change=keywords)
+
+def keywords(run, values, step=None):
+    if values == "broken":
+        raise RuntimeError("deliberate")
+    return {"step": 7} if step is None else None
+"""
+    program = """
+import wandb
+run = wandb.init()
+print(run.log(1), run.log(1, step=2), run.log("broken"), run.log(1))
+"""
+    done = echoed(tmp_path, hook, program)
+    expected = [("logged", 1, 7), ("logged", 1, 2), ("logged", "broken", None), ("logged", 1, None)]
+    assert done.stdout == " ".join(map(str, expected)) + "\n"
+    assert done.stderr.count("deliberate") == 1
