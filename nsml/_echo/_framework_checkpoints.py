@@ -96,7 +96,7 @@ class FrameworkCheckpoints:
         self.number = self._trainings[origin] = self._trainings.get(origin, 0) + 1
         """Which training of the program it is, from 1."""
         self._ranks = Ranks()
-        self._is_on = False
+        self._is_on = self._is_resumable = False
         self._at = -1
         self._goes = False
         self._waits_for_others = True
@@ -148,10 +148,16 @@ class FrameworkCheckpoints:
         For one that the restored one refers to, such as the best so far.
         """
         place = os.path.join(os.environ["NSML_RUN_DIR"], _FOLDER)
+
+        def take(folder: str) -> None:
+            os.unlink(os.path.join(folder, FRAMEWORK_FILE))
+            make_folders(os.path.dirname(target))
+            _take(folder, target)
+
         try:
             with _locked(os.path.join(place, "lock")):
                 if not os.path.exists(target):
-                    self._session.load(name, lambda folder: _take(folder, target))
+                    self._session.load(name, take)
         except Exception as error:
             if comes_from_signal(error):
                 raise
@@ -164,8 +170,9 @@ class FrameworkCheckpoints:
 
         def take(folder: str) -> None:
             marker = _read(os.path.join(folder, FRAMEWORK_FILE))
-            if not marker:
-                raise LookupError(f"it was not saved by {title(self._origin)}")
+            if not marker.get("is_resumable"):
+                raise LookupError(f"{title(self._origin)} did not save all that it needs for that")
+            os.unlink(os.path.join(folder, FRAMEWORK_FILE))
             entry = os.path.basename(str(marker.get("entry") or "checkpoint"))
             path = os.path.join(place, entry)
             if marker.get("is_file"):
@@ -184,8 +191,11 @@ class FrameworkCheckpoints:
 
     # Saving.
 
-    def begins(self) -> None:
-        """Tell the platform that the training can be resumed."""
+    def begins(self, *, is_resumable: bool = True) -> None:
+        """Tell the platform that the training can be resumed.
+
+        `is_resumable`: whether the framework can go on from what it saves; else it is kept for `nsml model` alone.
+        """
         if self._session.has_bound:
             return
         ranks = Ranks.current()
@@ -196,12 +206,15 @@ class FrameworkCheckpoints:
             return
         self._ranks = ranks
         self._is_on = True
+        self._is_resumable = is_resumable
+        if not is_resumable:
+            return
         self._session.leaving.claim()
         self._session.leaving.can_resume(save=True, load=True)
 
     def ends(self) -> None:
         """Take that back: nothing more is saved."""
-        if self.is_on:
+        if self.is_on and self._is_resumable:
             self._session.leaving.can_resume(save=False, load=True)
         self._is_on = False
 
@@ -211,7 +224,7 @@ class FrameworkCheckpoints:
         Args:
             step: of the training, counted alike in all processes.
         """
-        if not self.is_on:
+        if not (self._is_resumable and self.is_on):
             return False
         leaving, store = self._session.leaving, self._ranks.store
         if store is None:
@@ -284,6 +297,7 @@ class FrameworkCheckpoints:
             "training": self.number,
             "entry": os.path.basename(os.path.normpath(path)),
             "is_file": not os.path.isdir(path),
+            "is_resumable": self._is_resumable,
         }
         return json.dumps(facts).encode()
 

@@ -67,13 +67,13 @@ class Fence:
         after: Optional[Callable[..., Any]] = None,
         *,
         before: Optional[Callable[..., Any]] = None,
-        change: Optional[Callable[..., Optional[Dict[str, Any]]]] = None,
+        change: Optional[Callable[..., Optional[Tuple[Any, Dict[str, Any]]]]] = None,
     ) -> None:
         """Call `before(*args, **kwargs)` and `after(result, *args, **kwargs)` around a function of a class or module.
 
         Its result, signature and exceptions stay as they are. Without an attribute of this name nothing happens, since
-        another version of the library may lack it. `change(*args, **kwargs)` may return keywords to call it with, added
-        to those given; without `change` it is called as it was.
+        another version of the library may lack it. `change(*args, **kwargs)` may return a tuple and a dict of other
+        arguments to call it with; None: the same.
         """
         original = vars(owner).get(name)
         if not callable(original):
@@ -84,7 +84,7 @@ class Fence:
             if before is not None:
                 self.guard(before, *args, **kwargs)
             if change is not None:
-                kwargs = {**kwargs, **(self.guard(change, *args, **kwargs) or {})}
+                args, kwargs = self.guard(change, *args, **kwargs) or (args, kwargs)
             result = original(*args, **kwargs)
             if after is not None:
                 self.guard(after, result, *args, **kwargs)

@@ -92,6 +92,7 @@ def test_it_is_handed_back_to_the_same_training(
         assert not parent or path == f"{given}/checkpoint-20"
         assert Path(path, "weights").read_text() == "weights of 20"
         assert Path(path, "shards/0").read_text() == "shard"
+        assert not Path(path, FRAMEWORK_FILE).exists()
 
 
 def test_a_file_is_handed_back_under_its_name(
@@ -127,7 +128,7 @@ def test_a_checkpoint_of_the_programs_own_is_not_handed_to_a_framework(
         session = next_attempt(tmp_path, monkeypatch, "mine")
         monkeypatch.setenv("NSML_ATTEMPT", attempt)
         assert FrameworkCheckpoints("transformers", session).restored() is None
-        assert "it was not saved by Transformers" in capsys.readouterr().err
+        assert "Transformers did not save all that it needs" in capsys.readouterr().err
 
 
 def test_another_checkpoint_can_be_had(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -269,3 +270,18 @@ def test_all_processes_save_in_the_same_step_and_leave_after_the_first(
     assert left(tmp_path / "run") == ("checkpoint-3" if is_kept else "")
     assert not first.should_save(4)
     assert len(records_in(tmp_path / "run", "checkpoint")) == 1
+
+
+def test_what_cannot_be_resumed_is_only_kept(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    training = FrameworkCheckpoints("transformers", Session(str(tmp_path / "run"), NAME))
+    training.begins(is_resumable=False)
+    training.keep(saved(tmp_path, 20), "checkpoint-20", 20, {})
+    give_notice(tmp_path / "run")
+    assert not training.should_save(21)
+    training.ends()
+    assert not (tmp_path / "run/resumable.json").exists()
+    assert len(records_in(tmp_path / "run", "checkpoint")) == 1
+    session = next_attempt(tmp_path, monkeypatch, "checkpoint-20")
+    assert FrameworkCheckpoints("transformers", session).restored() is None

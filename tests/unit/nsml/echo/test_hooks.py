@@ -182,17 +182,17 @@ sink().metrics("tensorboard", {"last": 11.0}, 5)
     assert done.stderr.count("nsml: ") == 5, done.stderr
 
 
-def test_a_hook_may_add_keywords_to_a_call(tmp_path: Path) -> None:
+def test_a_hook_may_change_the_arguments_of_a_call(tmp_path: Path) -> None:
     hook = """
 from nsml._echo._hooks import Fence
 
 def install(module):
-    Fence("wandb", module.__name__).follow(module.Run, "log", change=keywords)
+    Fence("wandb", module.__name__).follow(module.Run, "log", change=arguments)
 
-def keywords(run, values, step=None):
+def arguments(run, values, step=None):
     if values == "broken":
         raise RuntimeError("deliberate")
-    return {"step": 7} if step is None else None
+    return ((run, values), {"step": 7}) if step is None else None
 """
     program = """
 import wandb
