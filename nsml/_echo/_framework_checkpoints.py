@@ -96,7 +96,7 @@ class FrameworkCheckpoints:
         self.number = self._trainings[origin] = self._trainings.get(origin, 0) + 1
         """Which training of the program it is, from 1."""
         self._ranks = Ranks()
-        self._is_on = self._is_resumable = False
+        self._is_on = self._is_resumable = self._is_told = False
         self._at = -1
         self._goes = False
         self._waits_for_others = True
@@ -108,13 +108,14 @@ class FrameworkCheckpoints:
 
     # Resuming.
 
-    def restored(self, parent: str = "") -> Optional[str]:
+    def restored(self, parent: Optional[str] = "") -> Optional[str]:
         """Return the path of the file or folder to resume from, None if there is none for this training.
 
         Processes of one replica share it. It has the name that the framework gave it. Whatever goes wrong is logged.
 
         Args:
-            parent: the folder to put it in, unless something of its name is there; default: one of the run folder.
+            parent: the folder to put it in, unless something of its name is there; None: where it was saved; default:
+                one of the run folder.
         """
         name = self._session.resumes_from
         if not name or self._session.has_bound:
@@ -124,7 +125,8 @@ class FrameworkCheckpoints:
         with _locked(os.path.join(place, "lock")):
             found = _read(os.path.join(place, _FOUND))
             attempt = f"{os.environ.get('NSML_ATTEMPT', '')} {name}"
-            if found.get("attempt") != attempt:
+            is_gone = "path" in found and not os.path.exists(found["path"])
+            if found.get("attempt") != attempt or is_gone:  # gone: the program was started again
                 found = {**self._fetch(place), "attempt": attempt}
                 _write(os.path.join(place, _FOUND), found)
             if found.get("origin") != self._origin:
@@ -137,10 +139,15 @@ class FrameworkCheckpoints:
                     )
                 return None
             path = str(found.get("path", ""))
+            if parent is None:
+                parent = str(found.get("folder", ""))
             if parent and path and os.path.dirname(path) == place:
                 path = found["path"] = _moved(path, os.path.abspath(parent))
                 _write(os.path.join(place, _FOUND), found)
-        return path if path and os.path.exists(path) else None
+        if not path or not os.path.exists(path):
+            return None
+        self._say(f"goes on from checkpoint {name}")
+        return path
 
     def another(self, name: str, target: str) -> bool:
         """Put another checkpoint of this session at the new path `target`; return whether it could be had.
@@ -150,9 +157,11 @@ class FrameworkCheckpoints:
         place = os.path.join(os.environ["NSML_RUN_DIR"], _FOLDER)
 
         def take(folder: str) -> None:
+            marker = _read(os.path.join(folder, FRAMEWORK_FILE))
             os.unlink(os.path.join(folder, FRAMEWORK_FILE))
             make_folders(os.path.dirname(target))
-            _take(folder, target)
+            entry = os.path.basename(str(marker.get("entry") or ""))
+            _take(os.path.join(folder, entry) if marker.get("is_file") else folder, target)
 
         try:
             with _locked(os.path.join(place, "lock")):
@@ -170,8 +179,10 @@ class FrameworkCheckpoints:
 
         def take(folder: str) -> None:
             marker = _read(os.path.join(folder, FRAMEWORK_FILE))
+            if not marker:
+                return
             if not marker.get("is_resumable"):
-                raise LookupError(f"{title(self._origin)} did not save all that it needs for that")
+                raise LookupError("not all that is needed for that was saved")
             os.unlink(os.path.join(folder, FRAMEWORK_FILE))
             entry = os.path.basename(str(marker.get("entry") or "checkpoint"))
             path = os.path.join(place, entry)
@@ -182,19 +193,22 @@ class FrameworkCheckpoints:
             found.update(marker, path=path)
 
         try:
-            self._session.resume(take)
-        except Exception as error:  # in the first attempt
+            self._session.load_initial(take)
+        except Exception as error:
             if comes_from_signal(error):
                 raise
-            self._say(f"cannot begin with checkpoint {self._session.resumes_from}: {reason(error)}")
+            name = self._session.resumes_from
+            self._say(f"could not go on from checkpoint {name}: {reason(error)}")
         return found
 
     # Saving.
 
-    def begins(self, *, is_resumable: bool = True) -> None:
-        """Tell the platform that the training can be resumed.
+    def begins(self, *, is_resumable: bool = True, is_told: bool = True) -> None:
+        """Keep checkpoints from now on, and tell the platform that the training can be resumed.
 
-        `is_resumable`: whether the framework can go on from what it saves; else it is kept for `nsml model` alone.
+        Args:
+            is_resumable: whether the framework can go on from what it saves; else it is kept for `nsml model` alone.
+            is_told: whether the platform may preempt the session because of that.
         """
         if self._session.has_bound:
             return
@@ -207,14 +221,15 @@ class FrameworkCheckpoints:
         self._ranks = ranks
         self._is_on = True
         self._is_resumable = is_resumable
-        if not is_resumable:
+        self._is_told = is_resumable and is_told
+        if not self._is_told:
             return
         self._session.leaving.claim()
         self._session.leaving.can_resume(save=True, load=True)
 
     def ends(self) -> None:
         """Take that back: nothing more is saved."""
-        if self.is_on and self._is_resumable:
+        if self.is_on and self._is_told:
             self._session.leaving.can_resume(save=False, load=True)
         self._is_on = False
 
@@ -224,7 +239,7 @@ class FrameworkCheckpoints:
         Args:
             step: of the training, counted alike in all processes.
         """
-        if not (self._is_resumable and self.is_on):
+        if not (self._is_told and self.is_on):
             return False
         leaving, store = self._session.leaving, self._ranks.store
         if store is None:
@@ -242,7 +257,16 @@ class FrameworkCheckpoints:
                 store.get(key)  # set returns before the store has it
         return self._at == step
 
-    def keep(self, path: str, name: str, step: int, summary: Dict[str, Any]) -> None:
+    def keep(
+        self,
+        path: str,
+        name: str,
+        step: Any,
+        summary: Dict[str, Any],
+        *,
+        waits: bool = True,
+        is_resumable: bool = True,
+    ) -> None:
         """Make a file or folder a checkpoint of the session, by a copy, which shares blocks if the file system can.
 
         Leaves the program if the platform asked for that. All processes call this, after all of their files of it
@@ -253,6 +277,8 @@ class FrameworkCheckpoints:
             name: for `nsml model`.
             step: of the training.
             summary: values at this step, for `nsml model ls`.
+            waits: whether all processes call this; else only the first may be saving.
+            is_resumable: whether the training can go on from it; else it has weights alone, say.
 
         Raises:
             SystemExit: it is saved, and the program is to leave.
@@ -260,8 +286,10 @@ class FrameworkCheckpoints:
         if not self.is_on:
             return
         leaving, store = self._session.leaving, self._ranks.store
+        if self._ranks.rank and not waits:
+            return
         outcome = f"{self._prefix}/outcome/{step}"
-        if store is not None:
+        if store is not None and waits:
             written = f"{self._prefix}/written/{step}"
             store.add(written, 1)
             if self._ranks.rank:
@@ -272,8 +300,11 @@ class FrameworkCheckpoints:
         is_going = store is not None and self._at == step and self._goes
         result = "stays"
         try:
-            is_kept = self._session.keep(name, path, self._marker(path), step, summary)
-            if leaving.unanswered() is None or (store is not None and self._at != step):
+            marker = self._marker(path, is_resumable=self._is_resumable and is_resumable)
+            is_kept = self._session.keep(name, path, marker, step, summary)
+            if not (self._is_told and is_resumable) or leaving.unanswered() is None:
+                return
+            if store is not None and self._at != step:
                 return
             if is_kept:
                 result = "left"  # unless the notice is only to save
@@ -291,13 +322,14 @@ class FrameworkCheckpoints:
     def _prefix(self) -> str:
         return f"nsml/{self._origin}/{self.number}"
 
-    def _marker(self, path: str) -> bytes:
+    def _marker(self, path: str, *, is_resumable: bool) -> bytes:
         facts = {
             "origin": self._origin,
             "training": self.number,
+            "folder": os.path.dirname(os.path.abspath(path)),
             "entry": os.path.basename(os.path.normpath(path)),
             "is_file": not os.path.isdir(path),
-            "is_resumable": self._is_resumable,
+            "is_resumable": is_resumable,
         }
         return json.dumps(facts).encode()
 

@@ -139,3 +139,60 @@ def test_with_its_insides_changed_the_training_is_the_same(tmp_path: Path) -> No
     assert done.stdout.startswith("global step 24")
     assert done.stderr.count("Lightning 2.") == 1
     assert json.dumps(done.records("metric")).count("train_loss_step") <= 1
+
+
+PREEMPTED = (
+    MODEL
+    + """
+import json, os, time
+from {package}.callbacks import Callback, ModelCheckpoint
+
+class Preempt(Callback):
+    def on_train_batch_end(self, trainer, *_):
+        if os.environ.get("NSML_ATTEMPT") == "1" and trainer.global_step == {at}:
+            with open(os.environ["NSML_RUN_DIR"] + "/notice.json", "w") as file:
+                json.dump({{"goes": True, "reason": "make room"}}, file)
+            time.sleep(0.3)
+
+model = Model(lr=0.05)
+trainer = Trainer(
+    accelerator="cpu", max_epochs=3, log_every_n_steps=1, enable_progress_bar=False, enable_model_summary=False,
+    logger=False, callbacks=[Preempt(), ModelCheckpoint("kept", every_n_train_steps=5, save_top_k=-1)], {options}
+)
+trainer.fit(model, data)
+print("weights", trainer.global_step, [round(one, 6) for one in model.layer.weight.detach().flatten().tolist()])
+"""
+)
+
+
+@pytest.mark.parametrize(
+    "options", ["", pytest.param("devices=2, strategy='ddp'", marks=pytest.mark.variant)]
+)
+def test_a_preempted_training_ends_as_one_that_was_not(tmp_path: Path, options: str) -> None:
+    program = PREEMPTED.format(package="lightning.pytorch", options=options, at=7)
+    folders = {name: tmp_path / name for name in ("whole", "moved")}
+    for folder in folders.values():
+        folder.mkdir()
+
+    def attempt(folder: Path, number: str, **more: str) -> Echoed:
+        python = require_torch()
+        more |= {"NSML_ATTEMPT": number, "CUDA_VISIBLE_DEVICES": ""}
+        return run_echoed(folder, program, REPORTERS, python=python, **more)
+
+    whole = attempt(folders["whole"], "2")
+    assert whole.returncode == 0, whole.stderr
+    first = attempt(folders["moved"], "1")
+    assert first.returncode == 75, first.stderr
+    left = json.loads((first.run_dir / "left.json").read_text())
+    names = [one["name"] for one in first.records("checkpoint")]
+    assert names == ["epoch=0-step=5", left["checkpoint"]], names
+    (first.run_dir / "notice.json").unlink()
+    second = attempt(folders["moved"], "2", NSML_RESUME=left["checkpoint"])
+    assert second.returncode == 0, second.stderr
+    assert second.stdout == whole.stdout
+    for name in ("train_loss_step", "other/b"):
+        steps = [step for step, _ in second.series(name)]
+        assert sorted(steps) == [step for step, _ in whole.series(name)], name
+        assert sorted(second.series(name)) == [
+            (step, pytest.approx(value, rel=1e-5)) for step, value in whole.series(name)
+        ]
