@@ -137,7 +137,7 @@ class Session:
         if self._knobs is not None:
             self._knobs.bind(kwargs)
         if self._run_dir and not self._stage:
-            self.resume()
+            self._resume()
 
     def knob(
         self,
@@ -456,7 +456,7 @@ class Session:
         print("Paused.", flush=True)
         if self._stage:
             self._serve()
-        self.resume()  # an earlier attempt's checkpoint is newer than the initial one
+        self._resume()  # an earlier attempt's checkpoint is newer than the initial one
         if self._has_resumed:
             return
         iteration = _argument("--iteration", sys.argv[1:])
@@ -479,7 +479,7 @@ class Session:
         """Predict for a submission, or wait for inputs. Ends the process, or raises what the program's `load` raises."""
         if self._watch is None:
             self._record_state("PAUSED")
-            self._load_initial()
+            self.load_initial()
             self._record_state("RUNNING")
             print("Ready: nsml exec SESSION 'nsml.infer(...)'", flush=True)
             while True:  # until the session is stopped
@@ -487,15 +487,18 @@ class Session:
                 time.sleep(_LISTEN_S)
         from nsml._predictions import predict
 
-        predict(self._stage, self._watch, self._load_initial, self._model.infer, self.keep_file)
+        predict(self._stage, self._watch, self.load_initial, self._model.infer, self.keep_file)
 
-    def _load_initial(self) -> None:
-        """Load the session's checkpoint. Raises KeyError without one."""
+    def load_initial(self, load_fn: Optional[Function] = None) -> None:
+        """Load the session's checkpoint with this function, which may move its copy, or with the bound one.
+
+        Raises KeyError without one.
+        """
         if not self.resumes_from:
             raise KeyError("the session has no checkpoint")
         for tries_left in range(_RESUME_TRIES, 0, -1):
             try:
-                self._load(self.resumes_from, is_resuming=True)
+                self._load(self.resumes_from, load_fn, is_resuming=True)
             except TimeoutError:
                 if tries_left == 1:
                     raise
@@ -679,20 +682,17 @@ class Session:
         if said.goes:
             self.leaving.leave(name)
 
-    def resume(self, load_fn: Optional[Function] = None) -> None:
+    def _resume(self) -> None:
         """Load the last checkpoint of an earlier attempt, or the session's initial one, once.
 
         On failure a later attempt starts anew; the first one ends: the initial checkpoint was an explicit request.
-
-        Args:
-            load_fn: called with a copy of it, of which it may move the files; default: what is bound.
         """
         name = self.resumes_from
-        if not name or self._has_resumed or not (load_fn or self._model.can_load):
+        if not name or self._has_resumed or not self._model.can_load:
             return
         for tries_left in range(_RESUME_TRIES, 0, -1):
             try:
-                self.progress.resume(self._load(name, load_fn, is_resuming=True))
+                self.progress.resume(self._load(name, is_resuming=True))
             except TimeoutError:
                 if tries_left == 1:
                     raise

@@ -26,7 +26,7 @@ else:
 _METRIC_API = b"NSML_METRIC_API"
 
 _HOOKS: Hooks = {
-    "accelerate.tracking": ("accelerate", "_accelerate"),
+    "accelerate.accelerator": ("accelerate", "_accelerate"),
     "jax._src.clusters": ("jax", "_jax"),
     "keras": ("keras", "_keras"),
     "lightning.fabric.fabric": ("lightning", "_lightning"),

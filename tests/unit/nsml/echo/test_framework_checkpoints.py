@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 import threading
 from pathlib import Path
 from typing import Any
@@ -73,14 +74,16 @@ def test_what_is_kept_is_a_copy_with_its_step_and_summary(tmp_path: Path) -> Non
     assert resumable(tmp_path) == {"save": False, "load": True}
 
 
-@pytest.mark.parametrize("parent", ["", "out"])
+@pytest.mark.parametrize("parent", ["", "new/out", None])
 def test_it_is_handed_back_to_the_same_training(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, parent: str
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, parent: str | None
 ) -> None:
     begun(tmp_path)
     begun(tmp_path).keep(saved(tmp_path, 20), "checkpoint-20", 20, {})
     session = next_attempt(tmp_path, monkeypatch, "checkpoint-20")
-    given = str(tmp_path / "new" / parent) if parent else ""
+    given = str(tmp_path / parent) if parent else parent
+    if parent is None:
+        shutil.rmtree(tmp_path / "out")
     assert FrameworkCheckpoints("lightning", session).restored(given) is None
     assert FrameworkCheckpoints("transformers", session).restored(given) is None
     for other in (session, Session(str(tmp_path / "run"), NAME)):  # another process of the replica
@@ -89,7 +92,8 @@ def test_it_is_handed_back_to_the_same_training(
         path = second.restored(given)
         assert path is not None
         assert path.endswith("/checkpoint-20")
-        assert not parent or path == f"{given}/checkpoint-20"
+        place = tmp_path / (parent if parent is not None else "out")
+        assert parent == "" or path == f"{place}/checkpoint-20"
         assert Path(path, "weights").read_text() == "weights of 20"
         assert Path(path, "shards/0").read_text() == "shard"
         assert not Path(path, FRAMEWORK_FILE).exists()
@@ -128,7 +132,7 @@ def test_a_checkpoint_of_the_programs_own_is_not_handed_to_a_framework(
         session = next_attempt(tmp_path, monkeypatch, "mine")
         monkeypatch.setenv("NSML_ATTEMPT", attempt)
         assert FrameworkCheckpoints("transformers", session).restored() is None
-        assert "Transformers did not save all that it needs" in capsys.readouterr().err
+        assert capsys.readouterr().err == ""  # it may well load it later
 
 
 def test_another_checkpoint_can_be_had(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
