@@ -4,61 +4,23 @@ from __future__ import annotations
 
 import json
 import shutil
-import subprocess
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from nsml._leaving import EXIT_CODE
-from tests.support.echoes import LIMIT_S, Echoed, environment_of, run_echoed
+from tests.support.echoes import Echoed, run_echoed
 from tests.support.torch_environment import REPORTERS, require_torch
+from tests.support.trainers import NOTICE, TRAINER
 
-TRAINER = """
-import json, os, sys, torch
-from transformers import GPT2Config, GPT2LMHeadModel, Trainer, TrainerCallback, TrainingArguments, set_seed
-
-class Words(torch.utils.data.Dataset):
-    def __init__(self, count, seed):
-        self.words = torch.randint(0, 64, (count, 8), generator=torch.Generator().manual_seed(seed))
-    def __len__(self):
-        return len(self.words)
-    def __getitem__(self, number):
-        return {"input_ids": self.words[number], "labels": self.words[number]}
-
-def trainer(callbacks=(), seed=1, **more):
-    set_seed(seed)
-    config = GPT2Config(n_layer=2, n_embd=16, n_head=2, vocab_size=64, n_positions=8, bos_token_id=0, eos_token_id=0)
-    given = dict(
-        output_dir="out", max_steps=12, logging_steps=2, eval_strategy="steps", eval_steps=6, save_strategy="steps",
-        save_steps=4, save_total_limit=2, per_device_train_batch_size=4, report_to="none", disable_tqdm=True,
-        use_cpu=True, learning_rate=1e-3, hub_token="hidden",
-    )
-    args = TrainingArguments(**{**given, **more})
-    return Trainer(
-        GPT2LMHeadModel(config), args, train_dataset=Words(64, 1), eval_dataset=Words(8, 2), callbacks=list(callbacks)
-    )
-
-def digest(trainer):
-    import hashlib
-    parts = (value.numpy().tobytes() for _, value in sorted(trainer.model.state_dict().items()))
-    return hashlib.sha256(b"".join(parts)).hexdigest()
-"""
-NOTICE = """
-class Notice(TrainerCallback):
-    "Gives notice at the end of a step, as the agent does."
-    def __init__(self, at, goes=True):
-        self.at, self.goes = at, goes
-    def on_step_begin(self, args, state, control, **_):
-        if state.global_step == self.at and os.environ["NSML_ATTEMPT"] == "1" and state.is_world_process_zero:
-            run = os.environ["NSML_RUN_DIR"]
-            with open(f"{run}/staged", "w") as file:
-                json.dump({"goes": self.goes, "reason": "gives way"}, file)
-            os.rename(f"{run}/staged", f"{run}/notice.json")
-            import time
-            time.sleep(0.3)  # a notice is looked for four times a second
-"""
-QUIET = {"TRANSFORMERS_VERBOSITY": "error", "HF_HUB_OFFLINE": "1", "NSML_ATTEMPT": "1"}
+QUIET = {
+    "TRANSFORMERS_VERBOSITY": "error",
+    "HF_HUB_OFFLINE": "1",
+    "NSML_ATTEMPT": "1",
+    "OMP_NUM_THREADS": "1",  # tests run beside each other
+}
+imports = pytest.mark.long("it imports torch and Transformers in each program")
 
 
 def run(folder: Path, program: str, **more: str) -> Echoed:
@@ -75,6 +37,7 @@ def expected(history: list[dict[str, Any]]) -> set[tuple[str, int, float]]:
     return found
 
 
+@imports
 def test_all_that_a_trainer_logs_is_recorded(tmp_path: Path) -> None:
     program = (
         TRAINER
@@ -126,37 +89,103 @@ assert "nsml" not in open("out/checkpoint-12/trainer_state.json").read().lower()
     assert resumable == {"save": False, "load": True}  # since it has ended
 
 
+@imports
+def test_with_other_reporters_there_is_one_set_of_curves(tmp_path: Path) -> None:
+    program = (
+        TRAINER
+        + """
+one = trainer(report_to=["tensorboard", "wandb"], save_strategy="no")
+one.train()
+print(json.dumps(one.state.log_history))
+"""
+    )
+    done = run(tmp_path, program, WANDB_MODE="offline", WANDB_SILENT="true")
+    assert done.returncode == 0, done.stderr
+    points = [point for point in done.points() if point[0].startswith(("train/", "eval/"))]
+    whole = expected(json.loads(done.stdout.splitlines()[-1]))
+    assert whole <= set(points)
+    for name in ("train/loss", "train/learning_rate", "eval/loss"):
+        series = done.series(name)
+        assert len(series) == len(dict(series)), name  # one point of each step
+    assert not any(name.count("train/loss") for name, _, _ in points if name != "train/loss")
+
+
+@imports
 def test_it_goes_on_after_a_preemption_as_if_nothing_had_been(tmp_path: Path) -> None:
     program = (
         TRAINER
         + NOTICE
         + """
-one = trainer([Notice(6)], load_best_model_at_end=False)
+one = trainer([Notice(6)], max_steps=12, save_total_limit=None, load_best_model_at_end=True, eval_steps=4)
 one.train()
-print(digest(one), one.state.global_step)
+print(digest(one), one.state.global_step, one.state.best_model_checkpoint)
+assert os.environ["NSML_ATTEMPT"] == "2"
+whole = trainer(output_dir="whole", save_total_limit=None, load_best_model_at_end=True, eval_steps=4)
+whole.train()  # all of it
+print(digest(whole), whole.state.global_step, whole.state.best_model_checkpoint)
 """
     )
-    whole, moved = tmp_path / "whole", tmp_path / "moved"
-    whole.mkdir()
-    moved.mkdir()
-    undisturbed = run(whole, program, NSML_ATTEMPT="0")
-    assert undisturbed.returncode == 0, undisturbed.stderr
-    first = run(moved, program)
+    first = run(tmp_path, program)
     assert first.returncode == EXIT_CODE, first.stderr
     assert json.loads((first.run_dir / "left.json").read_text()) == {"checkpoint": "checkpoint-7"}
     assert "saved checkpoint checkpoint-7 on notice: gives way" in first.stderr
     steps = [step for step, _ in first.series("train/loss")]
     assert steps == [2, 4, 6, 7]  # the last one says what the steps since the last log were
-    shutil.rmtree(moved / "out")  # as in another container
+    shutil.rmtree(tmp_path / "out")  # as in another container
     (first.run_dir / "notice.json").unlink()
-    second = run(moved, program, NSML_ATTEMPT="2", NSML_RESUME="checkpoint-7")
+    second = run(tmp_path, program, NSML_ATTEMPT="2", NSML_RESUME="checkpoint-7")
     assert second.returncode == 0, second.stderr
-    assert "goes on from checkpoint checkpoint-7" in second.stderr
-    assert second.stdout == undisturbed.stdout  # the same parameters
-    assert [step for step, _ in second.series("train/loss")] == [*steps, 8, 10, 12]
-    alike = dict(undisturbed.series("train/loss"))
-    for step, loss in second.series("train/loss"):
+    assert second.stderr.count("goes on from checkpoint checkpoint-7") == 1
+    resumed, whole = (line.split() for line in second.stdout.splitlines() if "checkpoint" in line)
+    assert resumed[:2] == whole[:2]  # the same parameters
+    assert resumed[2] == whole[2].replace("whole", "out")
+    series = second.series("train/loss")
+    assert [step for step, _ in series] == [*steps, 8, 10, 12]
+    undisturbed = dict(second.series("whole/train/loss"))
+    for step, loss in series:
         if step not in (7, 8):  # the mean of one step each
-            assert loss == pytest.approx(alike[step], abs=1e-6)
-    names = [one["name"] for one in second.records("checkpoint")]
-    assert names == ["checkpoint-4", "checkpoint-7", "checkpoint-8", "checkpoint-12"]
+            assert loss == pytest.approx(undisturbed[step], abs=1e-6)
+    names = [one["name"] for one in second.records("checkpoint")][:5]
+    assert names == [
+        "checkpoint-4",
+        "checkpoint-7",
+        "checkpoint-8",
+        "checkpoint-12",
+        "checkpoint-4",
+    ]
+    assert second.config()["output_dir"] == "whole"
+
+
+@imports
+def test_processes_save_in_one_step_and_leave_together(tmp_path: Path) -> None:
+    (tmp_path / "train.py").write_text(
+        TRAINER
+        + NOTICE
+        + """
+one = trainer([Notice(3)], max_steps=8, eval_strategy="no")
+one.train()
+print(digest(one), one.state.global_step, one.args.world_size)
+"""
+    )
+    program = """
+import os, sys
+torchrun = ["-m", "torch.distributed.run", "--standalone", "--nproc_per_node", "2", "train.py"]
+os.execv(sys.executable, [sys.executable, *torchrun])
+"""
+    first = run(tmp_path, program, NSML_ATTEMPT="1")
+    assert first.returncode != 0
+    assert json.loads((first.run_dir / "left.json").read_text()) == {"checkpoint": "checkpoint-5"}
+    last = first.records("checkpoint")[-1]
+    names = {name for name, _ in last["files"]}
+    assert last["name"] == "checkpoint-5"
+    assert names >= {"model.safetensors", "optimizer.pt", "rng_state_0.pth", "rng_state_1.pth"}
+    shutil.rmtree(tmp_path / "out")
+    (first.run_dir / "notice.json").unlink()
+    second = run(tmp_path, program, NSML_ATTEMPT="2", NSML_RESUME="checkpoint-5")
+    assert second.returncode == 0, second.stderr
+    assert second.stderr.count("goes on from checkpoint checkpoint-5") == 1
+    digests = [line.split() for line in second.stdout.splitlines() if len(line.split()) == 3]
+    assert len(digests) == 2
+    assert digests[0] == digests[1]
+    assert digests[0][1:] == ["8", "2"]
+    assert [step for step, _ in second.series("train/loss")] == [2, 4, 5, 6, 8]  # of one process
