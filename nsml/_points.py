@@ -29,7 +29,18 @@ _KNOBS = "knobs"
 _NUMBER_BYTES = 8
 _LARGEST = 1 << 62
 """Limit of valid step numbers."""
-_OWN = ("nsml", "torch")
+_OWN = frozenset(
+    (
+        "nsml",
+        "torch",
+        "accelerate",
+        "keras",
+        "lightning",
+        "pytorch_lightning",
+        "transformers",
+        "trl",
+    )
+)
 """Packages whose functions may be on the stack between the program and a safe point."""
 _IS_FUNCTION = 1  # CO_OPTIMIZED of `inspect`
 _TAKES_VARIABLES = frozenset(("locals", "vars"))

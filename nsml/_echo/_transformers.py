@@ -24,7 +24,8 @@ _ALWAYS = frozenset(
     ("learning_rate", "num_train_epochs", "output_dir", "per_device_train_batch_size", "seed")
 )
 """Arguments that are recorded though they are the defaults."""
-_NEVER = frozenset(("hub_token", "local_rank", "logging_dir", "push_to_hub_token"))
+_NEVER = frozenset(("do_eval", "do_predict", "do_train", "local_rank", "logging_dir", "report_to"))
+"""Arguments that the library sets, or that say nothing of the training."""
 _MOST_LABELS = 20
 
 _fence = Fence(_ORIGIN, _ORIGIN)

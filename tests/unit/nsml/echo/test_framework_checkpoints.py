@@ -113,6 +113,17 @@ def test_a_file_is_handed_back_under_its_name(
     assert Path(path).read_text() == "weights"
 
 
+def test_one_that_the_framework_removed_is_fetched_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    begun(tmp_path).keep(saved(tmp_path, 20), "checkpoint-20", 20, {})
+    for _ in range(2):
+        session = next_attempt(tmp_path, monkeypatch, "checkpoint-20")
+        path = FrameworkCheckpoints("transformers", session).restored(str(tmp_path / "new"))
+        assert path is not None
+        shutil.rmtree(path)
+
+
 def test_files_of_the_program_stay(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     begun(tmp_path).keep(saved(tmp_path, 20), "checkpoint-20", 20, {})
     (tmp_path / "out/checkpoint-20/weights").write_text("of the program")

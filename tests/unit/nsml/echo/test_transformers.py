@@ -47,7 +47,17 @@ one = trainer()
 [ours] = [one for one in one.callback_handler.callbacks if type(one).__name__ == "NsmlCallback"]
 assert isinstance(ours, TrainerCallback)
 assert type(pickle.loads(pickle.dumps(ours))) is type(copy.deepcopy(ours)) is type(ours)
-one.train()
+import nsml._session
+points, seen = nsml._session._SESSION.points, []
+step = points.step
+points.step = lambda number: (seen.append((number, points._scope().get("mine"))), step(number))
+
+def main():
+    mine = "a variable of the program"
+    one.train()
+
+main()
+assert seen == [(number, "a variable of the program") for number in range(1, 13)], seen
 one.predict(Words(8, 3))
 print(json.dumps(one.state.log_history))
 assert sorted(os.listdir("out")) == ["checkpoint-12", "checkpoint-8"], os.listdir("out")
@@ -75,7 +85,7 @@ assert "nsml" not in open("out/checkpoint-12/trainer_state.json").read().lower()
     assert set(config) == {
         *("learning_rate", "per_device_train_batch_size", "num_train_epochs", "output_dir", "seed"),
         *("max_steps", "logging_steps", "eval_strategy", "eval_steps", "save_steps"),
-        *("save_total_limit", "disable_tqdm", "use_cpu", "model"),
+        *("save_total_limit", "disable_tqdm", "use_cpu", "dataloader_pin_memory", "model"),
     }
     assert "hidden" not in json.dumps(config)
     checkpoints = done.records("checkpoint")
