@@ -7,7 +7,7 @@ import math
 import re
 import sys
 from itertools import islice
-from typing import TYPE_CHECKING, Annotated, Any, NamedTuple, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any, Literal, NamedTuple, TypeAlias, TypeVar
 
 import msgspec
 import structlog
@@ -15,9 +15,11 @@ import structlog
 from controlplane.domain.errors import TooLarge
 from controlplane.history.values import Channel, Point
 from nsml._frames import REPORT
+from nsml.spec import progress
+from nsml.spec.progress import Reported, is_valid
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable, Iterator
+    from collections.abc import Collection, Iterable, Iterator, Sequence
 
     from controlplane.history.values import Chunk
 
@@ -27,7 +29,7 @@ MAX_GLOBS = 256
 MAX_WILDCARDS = 1_000
 """`*`, `?` and `[` of all globs of one request: fifty thousand took half a second to compile."""
 _WILDCARDS = re.compile(r"[*?\[]")
-LATEST_TIME = float(1 << 33)
+LATEST_TIME = progress.LATEST_TIME
 """Unix seconds: later times, and negative ones, are invalid."""
 MAX_DEPTH = 16
 """Most levels of nested values: deeper ones could be stored, but not sent on."""
@@ -98,6 +100,20 @@ class _Dropped(msgspec.Struct, tag_field="kind", tag="dropped"):
     count: Annotated[int, msgspec.Meta(ge=0, lt=1 << 32)]
 
 
+class _Progress(msgspec.Struct, tag_field="kind", tag="progress"):
+    time: float
+    done: float
+    of: float
+    unit: str
+    origin: str = ""
+    ends_at: float | None = None
+
+
+class _State(msgspec.Struct, tag_field="kind", tag="state"):
+    time: float
+    state: Literal["PAUSED", "RUNNING"]
+
+
 class _Kind(msgspec.Struct):
     kind: str
 
@@ -106,6 +122,9 @@ _DECODER = msgspec.json.Decoder(_Metric)
 _NESTED_DECODER = msgspec.json.Decoder(_NestedMetric)
 _KIND_DECODER = msgspec.json.Decoder(_Kind)
 _DROPPED_DECODER = msgspec.json.Decoder(_Dropped)
+_COURSE_DECODER = msgspec.json.Decoder(_Progress | _State)
+MOST_IN_COURSE = 1_000
+_PROGRESS, _STATE = b'"progress"', b'"state"'
 
 
 def report_of(record: bytes) -> Report | None:
@@ -267,6 +286,45 @@ def dropped_in(record: bytes) -> int:
         return _DROPPED_DECODER.decode(record).count
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
         return 0
+
+
+class StateChange(NamedTuple):
+    """A record that its program waits, or continues."""
+
+    time: float
+    is_paused: bool
+
+
+def course_of(records: Sequence[bytes]) -> Iterator[Reported | StateChange]:
+    """Yield the valid progress records among records, and those of pauses, in their order.
+
+    Of very many it yields some, evenly, and the last: they are read within a transaction.
+    """
+    states, advances = list[int](), list[int]()
+    for place, record in enumerate(records):
+        if record.startswith(REPORT):
+            continue
+        if _STATE in record:
+            states.append(place)
+        elif _PROGRESS in record:
+            advances.append(place)
+    for place in sorted(_some(states) + _some(advances)):
+        try:
+            found = _COURSE_DECODER.decode(records[place])
+        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+            continue
+        if isinstance(found, _State):
+            if 0 <= found.time < LATEST_TIME:
+                yield StateChange(found.time, found.state == "PAUSED")
+            continue
+        made = Reported(found.time, found.done, found.of, found.unit, found.origin, found.ends_at)
+        if is_valid(made):
+            yield made
+
+
+def _some(places: list[int]) -> list[int]:
+    """Return at most MOST_IN_COURSE of them, evenly spaced, with the last."""
+    return places[:: -(len(places) // MOST_IN_COURSE + 1)]
 
 
 def _step(step: float | str | None) -> float | None:

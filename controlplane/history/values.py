@@ -10,6 +10,7 @@ from typing import Any, Final, NamedTuple, overload
 
 from controlplane.domain.identity import User
 from controlplane.domain.values import PartAccess, Visibility
+from nsml.spec.progress import Estimate, Reported
 
 
 class Channel(enum.IntEnum):
@@ -161,6 +162,15 @@ class Summary:
     values: dict[str, Any]
     left_out: int = 0
     """Number of omitted values; see controlplane.history.summaries."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TrainingProgress:
+    """The newest progress record of a session, and the estimate of its end in that attempt; see nsml.spec.progress."""
+
+    attempt: int
+    reported: Reported
+    estimate: Estimate
 
 
 class Extreme(NamedTuple):

@@ -11,7 +11,8 @@ import asyncio
 from collections import deque
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Final
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 import structlog
 
@@ -26,7 +27,7 @@ if TYPE_CHECKING:
 
     from controlplane.history.sql.history import History
     from controlplane.history.subscriptions import Touched
-    from controlplane.history.values import Summary
+    from controlplane.history.values import Summary, TrainingProgress
     from controlplane.state.live_state import LiveState
     from controlplane.usage.usage import Live, Usages
     from nsml.common.clock import Clock
@@ -50,9 +51,18 @@ class LastReport:
     """Shortened for lists."""
     checkpoints: CheckpointCount
     usage: Live | None
+    training: TrainingProgress | None = None
 
 
 _NOTHING: Final = LastReport(number=0, summary=None, checkpoints=CheckpointCount(), usage=None)
+
+
+class Reports(NamedTuple):
+    """Facts of sessions outside their records, by id; of sessions without any there is no entry."""
+
+    summaries: Mapping[str, Summary] = MappingProxyType({})
+    checkpoints: Mapping[str, CheckpointCount] = MappingProxyType({})
+    training: Mapping[str, TrainingProgress] = MappingProxyType({})
 
 
 @dataclass(slots=True)
@@ -64,6 +74,7 @@ class _Question:
     whole: Mapping[str, Summary] = field(default_factory=dict)
     summaries: Mapping[str, Summary] | None = None
     counts: Mapping[str, CheckpointCount] = field(default_factory=dict)
+    training: Mapping[str, TrainingProgress] = field(default_factory=dict)
 
 
 class LastReports:
@@ -88,15 +99,13 @@ class LastReports:
         self._following = ExitStack()
         self._is_read = asyncio.Event()
 
-    async def of(
-        self, begun: Collection[str], *, whole: bool = False
-    ) -> tuple[Mapping[str, Summary], Mapping[str, CheckpointCount]]:
-        """Return summaries and checkpoint counts of started sessions; none while the history is unavailable.
+    async def of(self, begun: Collection[str], *, whole: bool = False) -> Reports:
+        """Return the reports of started sessions; none while the history is unavailable.
 
         Summaries are shortened for lists, unless `whole`.
         """
         if not begun:
-            return {}, {}
+            return Reports()
         question = self._question
         question.ids.update(begun)
         if whole:
@@ -108,7 +117,8 @@ class LastReports:
                 if self._question is question:
                     self._question = _Question()
                 await self._ask(question)
-        return question.whole if whole else question.summaries or {}, question.counts
+        summaries = question.whole if whole else question.summaries or {}
+        return Reports(summaries, question.counts, question.training)
 
     async def _ask(self, question: _Question) -> None:
         try:
@@ -118,16 +128,18 @@ class LastReports:
             short = {one: listed_of(summary) for one, summary in whole.items()}
             if rest := question.ids - question.whole_ids:
                 short |= await streams.listed_summaries(rest)
+            question.training = await streams.progress(question.ids)
             question.summaries, question.whole, question.counts = short, whole, counts
         except HistoryUnavailable as error:
             _log.warning("presenting.without_history", reason=error.why or error.message)
-            question.summaries = {}
+            question.summaries, question.training = {}, {}
             self._forget(question.ids)
             return
         if self._readers:
             for session_id in sorted(question.ids & self._state.sessions.keys()):
-                summary = question.summaries.get(session_id)
-                self._note(session_id, summary, question.counts.get(session_id, CheckpointCount()))
+                count = question.counts.get(session_id, CheckpointCount())
+                training = question.training.get(session_id)
+                self._note(session_id, question.summaries.get(session_id), count, training)
 
     def _forget(self, ids: Collection[str]) -> None:
         """Uncache sessions shown without the history's facts: watchers get them later, changed or not."""
@@ -136,14 +148,25 @@ class LastReports:
         if self._touched is not None:
             self._touched.add(ids)
 
-    def _note(self, session_id: str, summary: Summary | None, count: CheckpointCount) -> None:
+    def _note(
+        self,
+        session_id: str,
+        summary: Summary | None,
+        count: CheckpointCount,
+        training: TrainingProgress | None,
+    ) -> None:
         usage = self._usages.live(session_id)
         known = self._known.get(session_id, _NOTHING)
-        if (summary, count, usage) != (known.summary, known.checkpoints, known.usage):
+        seen = (known.summary, known.checkpoints, known.usage, known.training)
+        if (summary, count, usage, training) != seen:
             self.number += 1
             self._known.pop(session_id, None)  # so that it is the last
             self._known[session_id] = LastReport(
-                number=self.number, summary=summary, checkpoints=count, usage=usage
+                number=self.number,
+                summary=summary,
+                checkpoints=count,
+                usage=usage,
+                training=training,
             )
 
     # Watchers

@@ -36,9 +36,9 @@ if TYPE_CHECKING:
     from controlplane.domain.plan import Explanation
     from controlplane.domain.values import Session
     from controlplane.history.sql.history import History
-    from controlplane.history.values import NodeSample, Summary
+    from controlplane.history.values import NodeSample, Summary, TrainingProgress
     from controlplane.limits.user_storage import Kept
-    from controlplane.records.session_summaries import LastReport, LastReports
+    from controlplane.records.session_summaries import LastReport, LastReports, Reports
     from controlplane.state.live_state import LiveState
     from controlplane.usage.usage import Live, Usages
     from nsml.common.clock import Clock
@@ -104,9 +104,10 @@ class Presenter:
         if session.state.holds_devices:
             await self._history.telemetry.newest()
         begun = _ids_with_reports([session])
-        summaries, counts = await self._reports.of(begun, whole=True)
-        [message] = self._messages([session], revisions, viewer, ({}, counts))
-        if (summary := summaries.get(session.id)) is not None:
+        reports = await self._reports.of(begun, whole=True)
+        short = reports._replace(summaries={})
+        [message] = self._messages([session], revisions, viewer, short)
+        if (summary := reports.summaries.get(session.id)) is not None:
             made = partial(_add_summary, message, summary)
             await beside(made, of=entries_of(summary.values))
         if session.attempt or session.spec.environment_lock:
@@ -152,10 +153,10 @@ class Presenter:
         revisions = [self._revision(session) for session in sessions]
         for start in range(0, len(sessions), AT_ONCE):
             some = sessions[start : start + AT_ONCE]
-            summaries, counts = await self._reports.of(_ids_with_reports(some))
-            summaries = await self._with_names(summaries, names)
+            reported = await self._reports.of(_ids_with_reports(some))
+            summaries = await self._with_names(reported.summaries, names)
+            reported = reported._replace(summaries=summaries)
             known = revisions[start : start + AT_ONCE]
-            reported = summaries, counts
             for message in self._messages(some, known, viewer, reported, is_short=is_short):
                 yield message
             await asyncio.sleep(0)
@@ -182,11 +183,10 @@ class Presenter:
         sessions: Sequence[Session],
         revisions: Sequence[int],
         viewer: UserCaller,
-        reported: tuple[Mapping[str, Summary], Mapping[str, CheckpointCount]],
+        reported: Reports,
         *,
         is_short: bool = False,
     ) -> list[sessions_pb2.Session]:
-        summaries, counts = reported
         samples = self._history.telemetry.known()
         messages = []
         for session, revision in zip(sessions, revisions, strict=True):
@@ -194,7 +194,7 @@ class Presenter:
             is_own = may(viewer, CHANGE, session) is ALLOW
             message = self._message(session, is_own, is_short)
             message.revision = revision
-            count = counts.get(session.id, CheckpointCount())
+            count = reported.checkpoints.get(session.id, CheckpointCount())
             message.checkpoint_count, message.lost_checkpoint_count = count.there, count.lost
             _add_saved(message, count.saved_at, self._clock.time())
             explanation = self._waiting(session.id)
@@ -206,7 +206,8 @@ class Presenter:
                 message.waiting = self._kept.words(
                     session.owner, is_own=is_own
                 ) or self._project_words(viewer, session, is_own=is_own)
-            _add_summary(message, summaries.get(session.id))
+            _add_summary(message, reported.summaries.get(session.id))
+            _add_training(message, session, reported.training.get(session.id))
             _add_usage(message, session, self._usages.live(session.id))
             uses = self._uses(session, samples)
             for replica in message.replicas:
@@ -263,6 +264,7 @@ class Presenter:
         if (at := timestamp(min(saved.saved_at, self._clock.time()))) is not None:
             message.saved_at.CopyFrom(at)
         _add_summary(message, last.summary)
+        _add_training(message, session, last.training)
         _add_usage(message, session, last.usage)
         for rank, use in self._uses(session, self._history.telemetry.known()).items():
             message.uses[rank].CopyFrom(use)
@@ -330,6 +332,28 @@ def _add_summary(
         message.summary.CopyFrom(struct(values))
         message.summary_names[:] = values
         message.summary_left_out = summary.left_out
+
+
+def _add_training(
+    message: sessions_pb2.Session | sessions_pb2.SessionReport,
+    session: Session,
+    training: TrainingProgress | None,
+) -> None:
+    if training is None:
+        return
+    reported, estimate = training.reported, training.estimate
+    is_running = session.state is SessionState.RUNNING and session.attempt == training.attempt
+    made = sessions_pb2.TrainingProgress(
+        done=reported.done,
+        of=reported.of,
+        unit=reported.unit,
+        origin=reported.origin,
+        attempt=training.attempt,
+        reported_at=timestamp(reported.time),
+        ends_at=timestamp(estimate.ends_at or 0.0) if is_running else None,
+        next_report_at=timestamp(estimate.next_at or 0.0) if is_running else None,
+    )
+    message.training.CopyFrom(made)
 
 
 def _add_usage(

@@ -227,6 +227,9 @@ def _with_report(session: pb.Session, report: pb.SessionReport) -> pb.Session:
         known = news.progress.saved_at
         if report.saved_at.ToNanoseconds() > known.ToNanoseconds():
             known.CopyFrom(report.saved_at)
+    news.ClearField("training")
+    if report.HasField("training"):
+        news.training.CopyFrom(report.training)
     if report.HasField("usage"):
         news.usage.CopyFrom(report.usage)
     for replica in news.replicas:

@@ -546,7 +546,7 @@ class SessionEnd(_message.Message):
     def __init__(self, cause: _Optional[_Union[Cause, str]] = ..., exit_code: _Optional[int] = ..., rank: _Optional[int] = ..., message: _Optional[str] = ...) -> None: ...
 
 class Session(_message.Message):
-    __slots__ = ("id", "name", "owner", "project", "team", "visibility", "spec", "state", "waiting", "attempt", "replicas", "created_at", "started_at", "ended_at", "end", "memo", "summary", "summary_names", "summary_left_out", "checkpoint_count", "lost_checkpoint_count", "simulated", "revision", "command", "left_out_bytes", "progress", "avoids", "attempts", "stop", "usage", "episodes", "held_cause", "origin", "changes", "git", "environment_lock", "imported", "made_datasets")
+    __slots__ = ("id", "name", "owner", "project", "team", "visibility", "spec", "state", "waiting", "attempt", "replicas", "created_at", "started_at", "ended_at", "end", "memo", "summary", "summary_names", "summary_left_out", "checkpoint_count", "lost_checkpoint_count", "simulated", "revision", "command", "left_out_bytes", "progress", "avoids", "attempts", "stop", "usage", "episodes", "held_cause", "origin", "changes", "git", "environment_lock", "imported", "made_datasets", "training")
     ID_FIELD_NUMBER: _ClassVar[int]
     NAME_FIELD_NUMBER: _ClassVar[int]
     OWNER_FIELD_NUMBER: _ClassVar[int]
@@ -585,6 +585,7 @@ class Session(_message.Message):
     ENVIRONMENT_LOCK_FIELD_NUMBER: _ClassVar[int]
     IMPORTED_FIELD_NUMBER: _ClassVar[int]
     MADE_DATASETS_FIELD_NUMBER: _ClassVar[int]
+    TRAINING_FIELD_NUMBER: _ClassVar[int]
     id: str
     name: str
     owner: str
@@ -623,7 +624,8 @@ class Session(_message.Message):
     environment_lock: EnvironmentLock
     imported: ImportedFrom
     made_datasets: _containers.RepeatedCompositeFieldContainer[DatasetReference]
-    def __init__(self, id: _Optional[str] = ..., name: _Optional[str] = ..., owner: _Optional[str] = ..., project: _Optional[str] = ..., team: _Optional[str] = ..., visibility: _Optional[_Union[_resources_pb2.Visibility, str]] = ..., spec: _Optional[_Union[SessionSpec, _Mapping]] = ..., state: _Optional[_Union[SessionState, str]] = ..., waiting: _Optional[str] = ..., attempt: _Optional[int] = ..., replicas: _Optional[_Iterable[_Union[Replica, _Mapping]]] = ..., created_at: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., started_at: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., ended_at: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., end: _Optional[_Union[SessionEnd, _Mapping]] = ..., memo: _Optional[str] = ..., summary: _Optional[_Union[_struct_pb2.Struct, _Mapping]] = ..., summary_names: _Optional[_Iterable[str]] = ..., summary_left_out: _Optional[int] = ..., checkpoint_count: _Optional[int] = ..., lost_checkpoint_count: _Optional[int] = ..., simulated: _Optional[bool] = ..., revision: _Optional[int] = ..., command: _Optional[_Iterable[str]] = ..., left_out_bytes: _Optional[int] = ..., progress: _Optional[_Union[Progress, _Mapping]] = ..., avoids: _Optional[_Iterable[str]] = ..., attempts: _Optional[_Iterable[_Union[EndedAttempt, _Mapping]]] = ..., stop: _Optional[_Union[SessionStop, _Mapping]] = ..., usage: _Optional[_Union[SessionUsage, _Mapping]] = ..., episodes: _Optional[_Iterable[_Union[Episode, _Mapping]]] = ..., held_cause: _Optional[_Union[HeldCause, str]] = ..., origin: _Optional[_Union[Origin, _Mapping]] = ..., changes: _Optional[_Iterable[_Union[ProgramChange, _Mapping]]] = ..., git: _Optional[_Union[GitFacts, _Mapping]] = ..., environment_lock: _Optional[_Union[EnvironmentLock, _Mapping]] = ..., imported: _Optional[_Union[ImportedFrom, _Mapping]] = ..., made_datasets: _Optional[_Iterable[_Union[DatasetReference, _Mapping]]] = ...) -> None: ...
+    training: TrainingProgress
+    def __init__(self, id: _Optional[str] = ..., name: _Optional[str] = ..., owner: _Optional[str] = ..., project: _Optional[str] = ..., team: _Optional[str] = ..., visibility: _Optional[_Union[_resources_pb2.Visibility, str]] = ..., spec: _Optional[_Union[SessionSpec, _Mapping]] = ..., state: _Optional[_Union[SessionState, str]] = ..., waiting: _Optional[str] = ..., attempt: _Optional[int] = ..., replicas: _Optional[_Iterable[_Union[Replica, _Mapping]]] = ..., created_at: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., started_at: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., ended_at: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., end: _Optional[_Union[SessionEnd, _Mapping]] = ..., memo: _Optional[str] = ..., summary: _Optional[_Union[_struct_pb2.Struct, _Mapping]] = ..., summary_names: _Optional[_Iterable[str]] = ..., summary_left_out: _Optional[int] = ..., checkpoint_count: _Optional[int] = ..., lost_checkpoint_count: _Optional[int] = ..., simulated: _Optional[bool] = ..., revision: _Optional[int] = ..., command: _Optional[_Iterable[str]] = ..., left_out_bytes: _Optional[int] = ..., progress: _Optional[_Union[Progress, _Mapping]] = ..., avoids: _Optional[_Iterable[str]] = ..., attempts: _Optional[_Iterable[_Union[EndedAttempt, _Mapping]]] = ..., stop: _Optional[_Union[SessionStop, _Mapping]] = ..., usage: _Optional[_Union[SessionUsage, _Mapping]] = ..., episodes: _Optional[_Iterable[_Union[Episode, _Mapping]]] = ..., held_cause: _Optional[_Union[HeldCause, str]] = ..., origin: _Optional[_Union[Origin, _Mapping]] = ..., changes: _Optional[_Iterable[_Union[ProgramChange, _Mapping]]] = ..., git: _Optional[_Union[GitFacts, _Mapping]] = ..., environment_lock: _Optional[_Union[EnvironmentLock, _Mapping]] = ..., imported: _Optional[_Union[ImportedFrom, _Mapping]] = ..., made_datasets: _Optional[_Iterable[_Union[DatasetReference, _Mapping]]] = ..., training: _Optional[_Union[TrainingProgress, _Mapping]] = ...) -> None: ...
 
 class Episode(_message.Message):
     __slots__ = ("kind", "since", "until", "reason")
@@ -705,6 +707,26 @@ class Progress(_message.Message):
     resumable: bool
     saved_at: _timestamp_pb2.Timestamp
     def __init__(self, resumable: _Optional[bool] = ..., saved_at: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ...) -> None: ...
+
+class TrainingProgress(_message.Message):
+    __slots__ = ("done", "of", "unit", "origin", "attempt", "reported_at", "ends_at", "next_report_at")
+    DONE_FIELD_NUMBER: _ClassVar[int]
+    OF_FIELD_NUMBER: _ClassVar[int]
+    UNIT_FIELD_NUMBER: _ClassVar[int]
+    ORIGIN_FIELD_NUMBER: _ClassVar[int]
+    ATTEMPT_FIELD_NUMBER: _ClassVar[int]
+    REPORTED_AT_FIELD_NUMBER: _ClassVar[int]
+    ENDS_AT_FIELD_NUMBER: _ClassVar[int]
+    NEXT_REPORT_AT_FIELD_NUMBER: _ClassVar[int]
+    done: float
+    of: float
+    unit: str
+    origin: str
+    attempt: int
+    reported_at: _timestamp_pb2.Timestamp
+    ends_at: _timestamp_pb2.Timestamp
+    next_report_at: _timestamp_pb2.Timestamp
+    def __init__(self, done: _Optional[float] = ..., of: _Optional[float] = ..., unit: _Optional[str] = ..., origin: _Optional[str] = ..., attempt: _Optional[int] = ..., reported_at: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., ends_at: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., next_report_at: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ...) -> None: ...
 
 class CreateSessionRequest(_message.Message):
     __slots__ = ("request_id", "spec", "memo", "visibility", "project", "command", "validate_only", "origin", "git")
@@ -821,7 +843,7 @@ class WatchSessionsResponse(_message.Message):
     def __init__(self, revision: _Optional[int] = ..., changed: _Optional[_Iterable[_Union[Session, _Mapping]]] = ..., removed: _Optional[_Iterable[str]] = ..., reset: _Optional[bool] = ..., reports: _Optional[_Iterable[_Union[SessionReport, _Mapping]]] = ...) -> None: ...
 
 class SessionReport(_message.Message):
-    __slots__ = ("session_id", "summary", "summary_names", "summary_left_out", "checkpoint_count", "lost_checkpoint_count", "saved_at", "usage", "uses")
+    __slots__ = ("session_id", "summary", "summary_names", "summary_left_out", "checkpoint_count", "lost_checkpoint_count", "saved_at", "usage", "uses", "training")
     class UsesEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
@@ -838,6 +860,7 @@ class SessionReport(_message.Message):
     SAVED_AT_FIELD_NUMBER: _ClassVar[int]
     USAGE_FIELD_NUMBER: _ClassVar[int]
     USES_FIELD_NUMBER: _ClassVar[int]
+    TRAINING_FIELD_NUMBER: _ClassVar[int]
     session_id: str
     summary: _struct_pb2.Struct
     summary_names: _containers.RepeatedScalarFieldContainer[str]
@@ -847,7 +870,8 @@ class SessionReport(_message.Message):
     saved_at: _timestamp_pb2.Timestamp
     usage: SessionUsage
     uses: _containers.MessageMap[int, ReplicaUse]
-    def __init__(self, session_id: _Optional[str] = ..., summary: _Optional[_Union[_struct_pb2.Struct, _Mapping]] = ..., summary_names: _Optional[_Iterable[str]] = ..., summary_left_out: _Optional[int] = ..., checkpoint_count: _Optional[int] = ..., lost_checkpoint_count: _Optional[int] = ..., saved_at: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., usage: _Optional[_Union[SessionUsage, _Mapping]] = ..., uses: _Optional[_Mapping[int, ReplicaUse]] = ...) -> None: ...
+    training: TrainingProgress
+    def __init__(self, session_id: _Optional[str] = ..., summary: _Optional[_Union[_struct_pb2.Struct, _Mapping]] = ..., summary_names: _Optional[_Iterable[str]] = ..., summary_left_out: _Optional[int] = ..., checkpoint_count: _Optional[int] = ..., lost_checkpoint_count: _Optional[int] = ..., saved_at: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., usage: _Optional[_Union[SessionUsage, _Mapping]] = ..., uses: _Optional[_Mapping[int, ReplicaUse]] = ..., training: _Optional[_Union[TrainingProgress, _Mapping]] = ...) -> None: ...
 
 class StopSessionRequest(_message.Message):
     __slots__ = ("session", "grace", "reason")

@@ -561,6 +561,118 @@ async def test_a_clock_that_is_set_hides_no_later_summary(
     assert await report(6_402.0, 5, 6.0) == 5.0  # of several processes the latest by their clocks
 
 
+def advances(key: StreamKey, first: int, *points: Any, **more: Any) -> Chunk:
+    """Progress records, as (time, done), and states as (time, word)."""
+    records = []
+    for at, what in points:
+        record = {"kind": "progress", "time": at, "done": what, "of": 100, "unit": "steps", **more}
+        if isinstance(what, str):
+            record = {"kind": "state", "time": at, "state": what}
+        records.append(json.dumps(record).encode())
+    return Chunk(stream=key, first=first, last=first + len(records) - 1, records=tuple(records))
+
+
+async def test_the_newest_progress_of_rank_0_stands_with_an_estimate(
+    at_times: tuple[History, Hand],
+) -> None:
+    history, clock = at_times
+    clock.now = 5000.0
+
+    async def progress(*chunks: Chunk) -> tuple[int, float, float | None]:
+        await history.streams.append(chunks)
+        found = (await history.streams.progress(["s1", "s2"]))["s1"]
+        return found.attempt, found.reported.done, found.estimate.ends_at
+
+    assert await history.streams.progress(["s1"]) == {}
+    with pytest.raises(KeyError):
+        await progress(advances(metric(rank=1), 1, (1000, 90)))
+    assert await progress(advances(metric(), 1, (1000, 0))) == (1, 0, None)
+    assert await progress(advances(metric(), 2, (1010, 1), (1020, 2))) == (1, 2, 2000.0)
+    # Sent again, and a gap that is filled late: nothing changes.
+    assert await progress(advances(metric(), 2, (1010, 1), (1020, 2))) == (1, 2, 2000.0)
+    assert await progress(advances(metric(), 6, (1030, 3))) == (1, 3, 2000.0)
+    assert await progress(advances(metric(), 4, (1022, 2.2), (1025, 2.5))) == (1, 3, 2000.0)
+    # A pause of 500 seconds, in several chunks.
+    assert await progress(advances(metric(), 7, (1030, "PAUSED"))) == (1, 3, None)
+    assert await progress(advances(metric(), 8, (1530, "RUNNING"))) == (1, 3, 2500.0)
+    assert await progress(advances(metric(), 9, (1540, 4))) == (1, 4, 2500.0)
+    # Other processes count by their clocks.
+    assert await progress(advances(metric(writer=2), 1, (1535, 7))) == (1, 4, 2500.0)
+    assert (await progress(advances(metric(writer=2), 2, (1550, 8))))[:2] == (1, 8)
+    # Another attempt begins anew, and earlier ones never come back.
+    assert await progress(advances(metric(attempt=2), 1, (2000, 4))) == (2, 4, None)
+    assert await progress(advances(metric(), 10, (2100, 50))) == (2, 4, None)
+    assert await progress(advances(metric(attempt=2), 2, (2001, 5), unit="epochs")) == (2, 5, None)
+    # A clock ahead of ours is capped.
+    assert (await progress(advances(metric(attempt=3), 1, (9000, 1))))[:2] == (3, 1)
+    [found] = (await history.streams.progress(["s1"])).values()
+    assert found.reported.time == 5000.0
+    own = advances(metric(attempt=3), 2, (4990, 2), ends_at=8000, origin="keras")
+    assert await progress(own) == (3, 2, 8000.0)
+    [found] = (await history.streams.progress(["s1"])).values()
+    assert (found.reported.origin, found.reported.unit, found.reported.of) == (
+        "keras",
+        "steps",
+        100,
+    )
+    page = await history.streams.read_metrics("s1")
+    assert (page.points, page.unreadable) == ((), 0)
+    assert page.missing == 0
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"done": -1},
+        {"done": "NaN"},
+        {"done": None},
+        {"done": 10**400},
+        {"done": [1]},
+        {"done": True},
+        {"of": -1},
+        {"of": {}},
+        {"of": 1e300},
+        {"unit": ""},
+        {"unit": 7},
+        {"unit": "Epochs"},
+        {"unit": "steps\0"},
+        {"unit": "a" * 17},
+        {"origin": "a b"},
+        {"origin": "\ud800"},
+        {"origin": ["x"]},
+        {"time": -1},
+        {"time": 1e300},
+        {"time": "x"},
+        {"ends_at": -1},
+        {"ends_at": "soon"},
+    ],
+)
+async def test_hostile_progress_is_skipped(history: History, fields: dict[str, Any]) -> None:
+    good = {"kind": "progress", "time": 1.0, "done": 1, "of": 2, "unit": "steps"}
+    records = tuple(json.dumps(one).encode() for one in (good, good | fields))
+    extra = (
+        b'{"kind":"progress"',
+        b'{"kind":"progress"}',
+        b'"progress"',
+        b"[" * 10_000 + b'"state"',
+    )
+    records += extra
+    chunk = Chunk(stream=metric(), first=1, last=len(records), records=records)
+    await history.streams.append([chunk, reports(metric(), chunk.last + 1, {"a": 1})])
+    [found] = (await history.streams.progress(["s1"])).values()
+    assert (found.reported.done, found.reported.of, found.reported.unit) == (1, 2, "steps")
+    assert [one.value for one in (await history.streams.read_metrics("s1")).points] == [1]
+
+
+async def test_a_hundred_thousand_progress_records_at_once_are_one_row(history: History) -> None:
+    points = [(1.0 + number / 1000, number / 1000) for number in range(100_000)]
+    await history.streams.append([advances(metric(), 1, *points)])
+    [found] = (await history.streams.progress(["s1"])).values()
+    assert found.reported.done == 99.999
+    assert found.estimate.ends_at == pytest.approx(101.0)
+    assert found.estimate.next_at == pytest.approx(1.0 + 99.999 + 10.0, abs=0.2)
+
+
 async def test_odd_but_valid_reports_hurt_nothing(history: History) -> None:
     values = {"\0": 1, "big": 10**40, "n" * 513: 1, "": 2, "deep": [[[[]]]]}
     await history.streams.append([reports(metric(), 1, values, summary=True, extra=[1])])
@@ -829,6 +941,7 @@ async def test_removing_a_session_removes_all_of_it_but_its_charges(history: His
     await history.streams.append(
         [text(log("s0001"), 0, b"x"), reports(metric("s0001"), 1, {"a": 1}, summary=True)]
     )
+    await history.streams.append([advances(metric("s0001"), 2, (1.0, 1))])
     await history.streams.append([text(log("s0002"), 0, b"other")])
     await history.media.tell([medium(1, session_id="s0001"), medium(1, session_id="s0002")])
     assert await history.catalogue.delete_session("s0001") is True
@@ -838,6 +951,7 @@ async def test_removing_a_session_removes_all_of_it_but_its_charges(history: His
     assert (await history.streams.read_log("s0001")).data == b""
     assert await history.streams.cursors("s0001", 1) == {}
     assert await history.streams.summaries(["s0001"]) == {}
+    assert await history.streams.progress(["s0001"]) == {}
     assert await history.streams.metric_counts("s0001") == {}
     assert (await history.media.list(MediaQuery(session_id="s0001"))).media == ()
     assert len((await history.media.list(MediaQuery(session_id="s0002"))).media) == 1

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from controlplane.history.records import readable_reports
 from controlplane.history.sql.bodies import pieces
+from controlplane.history.sql.progress import delete_progress, note_progress
 from controlplane.history.sql.tables import FOLD_WHAT_IS_THERE
 from controlplane.history.summaries import listed
 from controlplane.history.values import Channel, Chunk, StreamKey
@@ -153,6 +154,7 @@ class Appending:
             self._unfolded[whose] = self._unfolded.get(whose, 0) + size
             records = chunk.records[low - chunk.first : high - chunk.first + 1]
             self._note_reports(stream, chunk.stream, records, is_late=is_late)
+            note_progress(self._connection, chunk.stream, records, self._now, is_late=is_late)
 
     def _insert(self, stream: Stream, first: int, last: int, body: bytes | None) -> None:
         self._rows.append((stream.id, first, last, self._now, body))
@@ -264,6 +266,7 @@ def delete_streams(connection: Connection, session_id: str) -> None:
     connection.execute("DELETE FROM series_folds WHERE session_id = ?", (session_id,))
     connection.execute("DELETE FROM summaries WHERE session_id = ?", (session_id,))
     connection.execute("DELETE FROM metric_counts WHERE session_id = ?", (session_id,))
+    delete_progress(connection, session_id)
 
 
 def _bounded(values: Mapping[str, Any]) -> dict[str, Any]:

@@ -30,6 +30,7 @@ from controlplane.history.sql.logs import (
     look_back,
     rows_from,
 )
+from controlplane.history.sql.progress import read_progress
 from controlplane.history.sql.queries import select, select_one
 from controlplane.history.summaries import listed_of
 from controlplane.history.values import (
@@ -53,6 +54,7 @@ if TYPE_CHECKING:
     from controlplane.history.blocks import Blocks
     from controlplane.history.sql.interface import Connection, Database, Dialect
     from controlplane.history.subscriptions import Change, Touched
+    from controlplane.history.values import TrainingProgress
     from nsml.common.clock import Clock
 
 _IDS_A_STEP = 64
@@ -305,6 +307,12 @@ class SqlStreams:
             return found
 
         return await self._database.read(work)
+
+    async def progress(self, session_ids: Collection[str]) -> Mapping[str, TrainingProgress]:
+        """Return the training progress of each session that has reported it."""
+        return await self._database.read(
+            partial(read_progress, self._database.dialect, sorted(session_ids))
+        )
 
     async def metric_counts(self, session_id: str) -> Mapping[str, int]:
         """Map metric names to numbers of points, by name; at most 10,000 names are counted.

@@ -117,7 +117,7 @@ class Watcher:
             assert step.revision >= self.revision
             self.revision = step.revision
             for one in step.changed:
-                summaries, _ = await self.town.reports.of([one.id])
+                summaries = (await self.town.reports.of([one.id])).summaries
                 self._take(one.id, summaries.get(one.id))
             if step.reported:
                 self.told.append(step.reported)

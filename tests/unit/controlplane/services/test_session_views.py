@@ -15,7 +15,12 @@ from controlplane.domain.limits import NO_LIMITS
 from controlplane.domain.values import Cause, Progress, Project, Session, Stop, Visibility
 from controlplane.history.sql.history import History
 from controlplane.history.sqlite import open_history
-from controlplane.history.values import CheckpointCount, NodeSample, Summary
+from controlplane.history.values import (
+    CheckpointCount,
+    NodeSample,
+    Summary,
+    TrainingProgress,
+)
 from controlplane.limits.user_storage import Kept, ProjectKept
 from controlplane.records.session_summaries import LastReports
 from controlplane.sessions.session_views import AT_ONCE, Presenter
@@ -200,6 +205,9 @@ class Slow:
         return {}
 
     async def summaries(self, session_ids: set[str]) -> dict[str, Summary]:
+        return {}
+
+    async def progress(self, session_ids: set[str]) -> dict[str, TrainingProgress]:
         return {}
 
 

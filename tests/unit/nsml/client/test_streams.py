@@ -350,3 +350,11 @@ def test_a_report_has_the_time_of_a_newer_checkpoint_and_never_of_an_older_one()
         report = pb.SessionReport(saved_at={"seconds": reported})
         assert _with_report(session, report).progress.saved_at.seconds == seen
     assert session.progress.saved_at.seconds == 5
+
+
+def test_a_report_has_the_whole_progress_of_a_training():
+    session = pb.Session(training={"done": 1, "of": 2, "unit": "epochs"})
+    report = pb.SessionReport(training={"done": 2, "of": 2, "unit": "epochs"})
+    assert _with_report(session, report).training == report.training
+    assert not _with_report(session, pb.SessionReport()).HasField("training")
+    assert session.training.done == 1
