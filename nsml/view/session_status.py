@@ -17,6 +17,7 @@ from nsml.v1.sessions_pb2 import (
 from nsml.view.complete_sessions import lacks_changes
 from nsml.view.program_changes import MADE, OPEN
 from nsml.view.program_changes import line as change_line
+from nsml.view.progress import progress_text
 from nsml.view.queue import waiting_lines
 from nsml.view.sessions import (
     SIMULATED,
@@ -86,6 +87,8 @@ def lines(
     if session.replicas:
         found += _place_lines(session)
     found += _change_lines(session)
+    if progress := progress_text(session, now):
+        found.append(f"  progress: {progress}")
     return [*found, *_use_lines(session, now), *(f"  {line}" for line in attempt_lines(session))]
 
 

@@ -39,6 +39,7 @@ from nsml.view.differing_arguments import Differing
 from nsml.view.enums import enum_name, enum_word
 from nsml.view.metrics import is_set_or_counted
 from nsml.view.program_changes import set_words
+from nsml.view.progress import progress_record, progress_text, progress_within
 from nsml.view.tables import Column
 from nsml.view.times import moment_of, seconds_of
 from nsml.view.usage import (
@@ -883,6 +884,11 @@ def _never(_session: Session) -> bool:
     return False
 
 
+def _is_under_way(session: Session) -> bool:
+    """Return whether its training is in progress: how far ended sessions came is shown beside others, and in wide lists."""
+    return session.HasField("training") and not session.HasField("ended_at")
+
+
 def _asked_column(flag: Flag) -> Column[Session]:
     """Return the column of a flag that few sessions use."""
     text = flag.reading(flag.kind.text)
@@ -932,6 +938,17 @@ COLUMNS: tuple[Column[Session], ...] = (
         title="Ran for",
         cell=_running_for,
         tells=lambda s: s.HasField("started_at"),
+    ),
+    Column(
+        key="progress",
+        title="Progress",
+        cell=lambda s, now: progress_text(s, now) or "-",
+        is_wide=True,
+        is_worth=_is_under_way,
+        tells=lambda s: s.HasField("training"),
+        shrinks_to=8,
+        least=8,
+        within=progress_within,
     ),
     Column(key="gpus", title="GPUs", cell=held_text, shrinks_to=9, within=_gpus_within),
     Column(
@@ -1205,6 +1222,7 @@ def record(session: Session) -> dict[str, Any]:
         "started_at": moment_of(session, "started_at"),
         "ended_at": moment_of(session, "ended_at"),
         "end": _end(session),
+        "progress": progress_record(session),
         "summary": summary_of(session),
         "summary_left_out": session.summary_left_out,
         "checkpoint_count": session.checkpoint_count,

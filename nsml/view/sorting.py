@@ -14,6 +14,7 @@ from nsml.spec.labels import LABEL
 from nsml.spec.run_flags import FLAGS
 from nsml.view.compare import arguments
 from nsml.view.differing_arguments import NOTHING_SHARED, Differing
+from nsml.view.progress import fraction
 from nsml.view.sessions import COLUMNS, command_words, plain, ran_s
 from nsml.view.tables import Column, kept
 from nsml.view.times import seconds_of
@@ -81,6 +82,7 @@ _VALUES: Final[Mapping[str, Callable[[Session, float], Value]]] = {
     "efficiency": lambda one, _: (
         one.usage.utilization_percent if one.usage.HasField("utilization_percent") else None
     ),
+    "progress": lambda one, _: fraction(one),
     "saved": lambda one, _: (
         seconds_of(one.progress.saved_at) if one.progress.HasField("saved_at") else None
     ),
