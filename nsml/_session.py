@@ -21,6 +21,7 @@ from nsml._model import Model
 from nsml._notice import notice
 from nsml._path_text import name_text, path_text, recorded_name
 from nsml._points import Points
+from nsml._progress import ProgressWriter, is_first
 from nsml._report import Reporter, encode
 from nsml._rights import make_folders, make_unique, remove_tree
 from nsml._spool import Spool
@@ -42,6 +43,8 @@ if TYPE_CHECKING:
 
 _DISK_ERRORS = (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EIO, errno.EFBIG)
 _ENOUGH_BYTES = 1 << 20
+_STEPS = "nsml"
+"""Origin of progress records of `nsml.steps`."""
 _NOTHING_BOUND = "nothing to {0} with: call nsml.bind({0}=...) before nsml.{0}"
 _LONGEST_STEP_S = 10.0
 """How long a save on a notice waits for the end of a step of `nsml.steps`; then the next report saves, midway."""
@@ -93,7 +96,9 @@ class Session:
         self.resumes_from = os.environ.get("NSML_RESUME", "") if run_dir else ""
         """The name of the checkpoint to resume from, "" without one."""
         self._has_resumed = False
-        self.leaving = Leaving(run_dir)
+        self._leaving = Leaving(run_dir)
+        self.progress_writer = ProgressWriter(reports)
+        """The one of this process, for all that know how far its training is."""
         self.progress = Progress(self._loop_begins, self._step_ended)
         self._watch: Optional[Watch] = None
         if self._stage and self._stage != INFER:
@@ -106,6 +111,8 @@ class Session:
         if run_dir:
             self.reporter.safe_point = self._reported
             self.progress.step_begins = self._step_begins
+            self.progress.progressed = self._progressed
+            self.progress.loop_ended = self._loop_ended
             if os.environ.get("NSML_KNOBS") or self.points.are_knobs_set():
                 self.points.follow()
 
@@ -611,6 +618,12 @@ class Session:
             self.points.look()
             self._answer_notice(time.time(), is_between=True)
 
+    def _progressed(self, done: int, of: int) -> None:
+        self.progress_writer.write(done, of, "steps", _STEPS)
+
+    def _loop_ended(self, done: int, of: int) -> None:
+        self.progress_writer.finish(done, of, "steps", _STEPS)
+
     def _reported(self, now: float, step: Any) -> None:
         """Handle the end of a report."""
         self.points.look_from_torch()
@@ -625,7 +638,7 @@ class Session:
         leaving = self.leaving
         if self._stage or self._saves or not (leaving.is_waiting or leaving.is_time(now)):
             return
-        if leaving.unanswered() is None or not (_is_first() and self._model.can_save):
+        if leaving.unanswered() is None or not (is_first() and self._model.can_save):
             return
         is_midway = self.progress.is_in_step and not is_between
         if is_midway and leaving.waited_s() < _LONGEST_STEP_S:
@@ -939,17 +952,6 @@ def _error_text(error: Exception) -> str:
 
 def _may_be_called(function: Any) -> bool:
     return function is None or callable(function)
-
-
-def _is_first() -> bool:
-    """Return whether this process is the one of its gang that saves.
-
-    Launchers of a process per device number them in RANK (torchrun, accelerate) or, within
-    a node, in LOCAL_RANK alone (Lightning).
-    """
-    rank = os.environ.get("RANK")
-    ranks = [rank] if rank else [os.environ.get("NSML_RANK"), os.environ.get("LOCAL_RANK")]
-    return all(rank in (None, "", "0") for rank in ranks)
 
 
 def _no_model(session: str, name: str) -> KeyError:

@@ -7,9 +7,11 @@ from __future__ import annotations
 
 import json
 import os
+import time
 from contextlib import suppress
 
 from nsml._notice import notice
+from nsml._progress import EVERY_S
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -33,6 +35,10 @@ class Progress:
         self._step_ended = step_ended
         self.step_begins: Optional[Callable[[int], None]] = None
         """Called with each value of a loop before the program gets it."""
+        self.progressed: Optional[Callable[[int, int], None]] = None
+        """Called about once per second with the done steps of a loop, and all its steps."""
+        self.loop_ended: Optional[Callable[[int, int], None]] = None
+        """Called with them when a loop ends, maybe early."""
         self._resumed: List[int] = []
         self._done: List[int] = []
         self._is_looping = self._has_hinted = False
@@ -92,6 +98,10 @@ class Progress:
         number, before = len(self._done), len(steps) - len(left)
         self._done.append(before)
         self._is_looping = True
+        of, progressed, clock = len(steps), self.progressed, time.monotonic
+        if progressed is not None:
+            progressed(before, of)
+        due = clock() + EVERY_S
         try:
             for count, step in enumerate(left, start=before + 1):
                 if self.step_begins is not None:
@@ -101,8 +111,14 @@ class Progress:
                 yield step
                 self.is_in_step = False
                 self._step_ended()
+                if progressed is not None and clock() >= due:
+                    progressed(count, of)
+                    due = clock() + EVERY_S
         finally:
+            done = self._done[number] - self.is_in_step
             self._is_looping = self.is_in_step = False
+            if self.loop_ended is not None:
+                self.loop_ended(done, of)
 
 
 class Steps:

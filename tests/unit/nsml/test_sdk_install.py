@@ -262,7 +262,8 @@ def test_it_runs_on_this_python(python: str, sdk: Path, tmp_path: Path) -> None:
         [json.loads(payload)["kind"] for _, payload in parse(path.read_bytes())[0]]
         for path in sorted((tmp_path / "run/spool").glob("*.records"))
     ]
-    assert kinds == [["metric"] * 4 + ["checkpoint", "metric", "state", "state"], ["metric"]]
+    own = ["metric"] * 4 + ["checkpoint", "metric", "state", "state", "progress", "progress"]
+    assert kinds == [own, ["metric"]]
 
 
 def test_the_sdk_keeps_to_the_grammar_of_the_oldest_python() -> None:
