@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING, Any
 from nsml.common.text import width
 from nsml.common.units import duration_text, whole
 from nsml.spec.progress import Estimate, ends_at
-from nsml.v1.sessions_pb2 import SESSION_STATE_RUNNING
+from nsml.v1.sessions_pb2 import SESSION_STATE_RUNNING, Session
 from nsml.view.times import moment_of, seconds_of
 
 if TYPE_CHECKING:
-    from nsml.v1.sessions_pb2 import Session, TrainingProgress
+    from nsml.v1.sessions_pb2 import TrainingProgress
 
 _MINUTE, _HOUR, _DAY = 60, 3600, 86_400
 _WHOLE_FROM = 1_000
@@ -43,6 +43,17 @@ def progress_within(session: Session, now: float, cells: int) -> str:
         percent,
     ]
     return next((form for form in forms if form and width(form) <= cells), "")
+
+
+def with_newer_progress(session: Session, other: Session) -> Session:
+    """Return the session with the progress of its other message if that is newer: watches have it first."""
+    reported = other.training.reported_at.ToNanoseconds()
+    if reported <= session.training.reported_at.ToNanoseconds():
+        return session
+    newer = Session()
+    newer.CopyFrom(session)
+    newer.training.CopyFrom(other.training)
+    return newer
 
 
 def fraction(session: Session) -> float | None:

@@ -19,6 +19,7 @@ from nsml.v1 import sessions_pb2 as pb
 from nsml.view import session_status as explained
 from nsml.view.complete_sessions import is_short
 from nsml.view.program_changes import RUNS, is_held, open_change
+from nsml.view.progress import with_newer_progress
 from nsml.view.sessions import (
     command_words,
     end_text,
@@ -90,7 +91,7 @@ def explanation(frame: Frame, session: Session) -> list[str]:
     waiting = answer.waiting if answer is not None and answer.HasField("waiting") else None
     is_live = session.state not in ENDED_STATES
     if answer is not None and is_live and answer.session.revision >= session.revision:
-        session = answer.session
+        session = with_newer_progress(answer.session, session)
     found = explained.lines(session, waiting, frame.dashboard.clock.time())
     return [visible(line) for line in found]
 

@@ -436,3 +436,13 @@ async def test_the_command_that_shows_the_same_is_that_of_what_is_in_front(dashb
         await pilot.press("escape", "asterisk", "x")
         await shows(pilot, "$ nsml diff kim/mnist/2 kim/mnist/1")
         await copies("nsml diff kim/mnist/2 kim/mnist/1")
+
+
+async def test_the_table_and_the_session_show_how_far_its_training_is(dashboard, server):
+    session = server.state.add("kim/mnist/1")
+    session.training.CopyFrom(pb.TrainingProgress(done=3, of=10, unit="epochs", attempt=1))
+    session.training.reported_at.GetCurrentTime()
+    async with dashboard.run_test(size=SIZE) as pilot:
+        await shows(pilot, "Progress", "epoch 3/10")
+        await opened(pilot)
+        await shows(pilot, "progress: epoch 3/10")

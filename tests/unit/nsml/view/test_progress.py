@@ -8,7 +8,12 @@ from hypothesis import strategies as st
 from nsml.common.text import width
 from nsml.v1 import sessions_pb2 as pb
 from nsml.view.filter_fields import Filtered
-from nsml.view.progress import progress_record, progress_text, progress_within
+from nsml.view.progress import (
+    progress_record,
+    progress_text,
+    progress_within,
+    with_newer_progress,
+)
 from nsml.view.session_status import lines
 from nsml.view.sessions import COLUMNS, columns_for, record
 from nsml.view.sorting import value_of
@@ -118,6 +123,16 @@ def test_programs_get_numbers_and_times():
     assert found["ends_at"].startswith("20")
     assert found["origin"] is found["next_report_at"] is None
     assert progress_record(trains(3, 0))["of"] is None
+
+
+def test_of_two_messages_the_newer_progress_is_shown():
+    older, newer = trains(3, 10), trains(4, 10)
+    older.training.reported_at.seconds -= 1
+    assert with_newer_progress(older, newer).training == newer.training
+    assert with_newer_progress(newer, older) is newer
+    assert with_newer_progress(session(7, RUNNING), newer).training == newer.training
+    assert with_newer_progress(newer, session(7, RUNNING)) is newer
+    assert older.training.done == 3
 
 
 def test_it_sorts_by_the_done_part():
