@@ -54,7 +54,7 @@ class Sink:
         self._progress = progress
         self._reporter = reporter
         self._series = _Series(os.path.join(run_dir, _FOLDER))
-        self._runs: Dict[str, List[str]] = {}
+        self._runs: Dict[str, Dict[str, str]] = {}
         self._configs: Dict[Tuple[str, str], Dict[str, Any]] = {}
         self._lock = threading.RLock()
         self._logged: Set[str] = set()
@@ -68,20 +68,27 @@ class Sink:
     def prefix(self, origin: str, run: str, name: str = "") -> str:
         """Return the prefix of metrics of a run of this library in this process: "" for the first run, then NAME/.
 
+        A name that an earlier run has gets a number: NAME-2/.
+
         Args:
             origin: the library.
             run: identifies the run.
             name: for people; default `run`.
         """
         with self._lock:
-            runs = self._runs.setdefault(origin, [])
+            runs = self._runs.setdefault(origin, {})
             if run not in runs:
+                prefix = found = (
+                    f"{name_text(name or run).strip('/')[:100] or 'run'}/" if runs else ""
+                )
                 if len(runs) >= MOST_NAMES:
-                    runs.pop()
-                runs.append(run)
-            if runs[0] == run:
-                return ""
-        return f"{name_text(name or run).strip('/')[:100] or 'run'}/"
+                    return found
+                number = 1
+                while found in runs.values():
+                    number += 1
+                    found = f"{prefix[:-1]}-{number}/"
+                runs[run] = found
+            return runs[run]
 
     def metrics(
         self,
