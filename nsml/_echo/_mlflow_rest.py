@@ -1,0 +1,94 @@
+"""What MLflow's requests contain, whoever sends them: missing, wrong and endless values."""
+
+from __future__ import annotations
+
+import time
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any, Callable, Dict, Iterable, List, Tuple
+
+    Facts = Dict[str, Any]
+
+MOST_NAMES = 20_000
+"""Most metrics, parameters or tags of a run."""
+_MOST_TEXT = 100_000
+
+
+class Refusal(Exception):
+    """A request that MLflow's own server refuses, too, with one of its codes."""
+
+    def __init__(self, code: str, text: str) -> None:
+        super().__init__(text)
+        self.code = code
+
+
+def now() -> int:
+    return int(time.time() * 1000)
+
+
+def text(given: Facts, name: str) -> str:
+    value = given.get(name)
+    return "" if value is None else str(value)[:_MOST_TEXT]
+
+
+def entries(given: Facts, name: str) -> List[Any]:
+    value = given.get(name)
+    return value if isinstance(value, list) else []
+
+
+def pairs(given: Facts, name: str) -> Iterable[Tuple[str, str]]:
+    for one in entries(given, name):
+        if not isinstance(one, dict):
+            raise Refusal("INVALID_PARAMETER_VALUE", f"{name} is no list of keys and values")
+        yield text(one, "key"), text(one, "value")
+
+
+def pairs_json(values: Dict[str, str]) -> List[Facts]:
+    return [{"key": key, "value": value} for key, value in values.items()]
+
+
+def put(values: Dict[str, str], key: str, value: str) -> None:
+    if key in values or len(values) < MOST_NAMES:
+        values[key] = value
+
+
+def integer(value: Any) -> int:
+    try:
+        found = int(value)
+    except (TypeError, ValueError, OverflowError):
+        raise Refusal("INVALID_PARAMETER_VALUE", f"{str(value)[:50]!r} is no integer") from None
+    if not -(1 << 63) <= found < 1 << 63:
+        raise Refusal("INVALID_PARAMETER_VALUE", "an integer is beyond 64 bits")
+    return found
+
+
+def number(value: Any) -> float:
+    try:
+        return float(value)
+    except (TypeError, ValueError, OverflowError):
+        raise Refusal("INVALID_PARAMETER_VALUE", f"{str(value)[:50]!r} is no number") from None
+
+
+def found_by(
+    search: Callable[[List[Any], Facts], Tuple[List[Any], Any]],
+    jsons: List[Facts],
+    given: Facts,
+    key: Callable[[Facts], Any],
+) -> Tuple[List[Facts], Facts]:
+    """Return the JSON of what MLflow's own search finds, and the token of the next page as JSON.
+
+    Raises:
+        Refusal: MLflow cannot read the query.
+    """
+    by_key = {key(one): one for one in jsons}
+    try:
+        found, token = search(jsons, given)
+    except Exception as error:
+        code = getattr(error, "error_code", "")  # an MlflowException
+        if code:
+            raise Refusal(str(code), str(getattr(error, "message", error))) from None
+        raise
+    return [by_key[one] for one in found if one in by_key], {
+        "next_page_token": token
+    } if token else {}
