@@ -13,6 +13,7 @@ import weakref
 
 from nsml._echo._hooks import Fence
 from nsml._echo._sink import sink
+from nsml._progress import is_first
 from nsml._strict import reason
 
 TYPE_CHECKING = False
@@ -151,9 +152,9 @@ class _Fits:
         self._report_progress(fit)
 
     def train_ends(self, _: Any, callbacks: Any, *__: Any, **___: Any) -> None:
-        fit, writer = self._fits.pop(callbacks, None), _progress_writer()
-        if fit is not None and writer is not None:
-            writer.finish(fit.progress(), fit.epochs, "epochs", _ORIGIN)
+        fit = self._fits.pop(callbacks, None)
+        if fit is not None:
+            sink().progress.finish(fit.progress(), fit.epochs, "epochs", _ORIGIN)
 
     def evaluated(
         self,
@@ -181,9 +182,7 @@ class _Fits:
         """Report epochs done, but not those of a loop of the program's around fits of one epoch."""
         if not fit.epochs or (fit.epochs == 1 and fit.model.fits > 1) or fit.model.prefix:
             return
-        writer = _progress_writer()
-        if writer is not None:
-            writer.write(fit.progress(), fit.epochs, "epochs", _ORIGIN)
+        sink().progress.write(fit.progress(), fit.epochs, "epochs", _ORIGIN)
 
 
 class _Files:
@@ -202,18 +201,12 @@ class _Files:
             _keep(path)
 
 
-def _progress_writer() -> Any:
-    from nsml import _session
-
-    return getattr(_session._SESSION, "progress_writer", None)  # noqa: SLF001 - of the same package
-
-
 def _keep(path: str) -> None:
     """Save a file as a checkpoint. A notice of the platform is not answered: that is for who can resume."""
     from nsml import _session
     from nsml._copies import copy_file
 
-    if not _session._is_first():  # noqa: SLF001 - of the same package
+    if not is_first():
         return
     name = os.path.basename(path)
 

@@ -101,9 +101,10 @@ def _batch_ended(trainer: Any, arguments: Any) -> None:
         batches, epochs, steps = trainer.num_training_batches, trainer.max_epochs, trainer.max_steps
         if epochs is not None and epochs > 0 and 0 < batches < sys.maxsize:
             batch = arguments[2] + 1 if len(arguments) > 2 else 0
-            sink().progress(_ORIGIN, trainer.current_epoch + batch / batches, epochs, "epochs")
+            done = trainer.current_epoch + batch / batches
+            sink().progress.write(done, epochs, "epochs", _ORIGIN)
         elif steps is not None and steps > 0:
-            sink().progress(_ORIGIN, trainer.global_step, steps, "steps")
+            sink().progress.write(trainer.global_step, steps, "steps", _ORIGIN)
     training = _training_of(trainer)
     if training is not None:
         training.batch_ended()

@@ -27,6 +27,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any, Dict, List, Mapping, Optional, Set, Tuple
 
+    from nsml._progress import ProgressWriter
     from nsml._report import Reporter
     from nsml._spool import Spool
 
@@ -48,10 +49,11 @@ class Sink:
     """
 
     def __init__(
-        self, run_dir: str, spool: Spool, reporter: Reporter, progress: Any = None
+        self, run_dir: str, spool: Spool, reporter: Reporter, progress: ProgressWriter
     ) -> None:
         self._spool = spool
-        self._progress = progress
+        self.progress = progress
+        """Records how far a training is."""
         self._reporter = reporter
         self._series = _Series(os.path.join(run_dir, _FOLDER))
         self._runs: Dict[str, Dict[str, str]] = {}
@@ -167,11 +169,6 @@ class Sink:
             return
         self._spool.append(payload)
 
-    def progress(self, origin: str, done: float, of: float, unit: str) -> None:
-        """Record that `done` of `of` units (epochs, steps) are trained: at most once a second."""
-        if self._progress is not None:
-            self._progress.write(done, of, unit, origin)
-
     def media_name(self, name: str, prefix: str = "") -> str:
         """Return the name for media."""
         return f"{prefix}{name}"[:MOST_NAME_CHARS]
@@ -283,9 +280,10 @@ def sink() -> Sink:
                 from nsml import _session
 
                 session = _session._SESSION  # noqa: SLF001 - of the same package
-                progress = getattr(session, "progress_writer", None)
                 run_dir = os.environ["NSML_RUN_DIR"]
-                _sinks.append(Sink(run_dir, session.spool, session.reporter, progress))
+                _sinks.append(
+                    Sink(run_dir, session.spool, session.reporter, session.progress_writer)
+                )
     return _sinks[0]
 
 

@@ -106,9 +106,10 @@ class _Reporting:
 
     def _step_ends(self, state: Any, control: Any) -> None:
         session = _session()
-        progress = getattr(session, "progress_writer", None)
-        if progress is not None and state.is_world_process_zero:
-            progress.write(state.global_step, max(state.max_steps, 0), "steps", _ORIGIN)
+        if state.is_world_process_zero:
+            session.progress_writer.write(
+                state.global_step, max(state.max_steps, 0), "steps", _ORIGIN
+            )
         session.points.step(state.global_step)
         if self.checkpoints is not None and self.checkpoints.should_save(state.global_step):
             control.should_save = True
@@ -123,9 +124,10 @@ class _Reporting:
             self.checkpoints.keep(path, name, state.global_step, dict(self._summary))
 
     def _train_ends(self, state: Any) -> None:
-        progress = getattr(_session(), "progress_writer", None)
-        if progress is not None and state.is_world_process_zero:
-            progress.finish(state.global_step, max(state.max_steps, 0), "steps", _ORIGIN)
+        if state.is_world_process_zero:
+            _session().progress_writer.finish(
+                state.global_step, max(state.max_steps, 0), "steps", _ORIGIN
+            )
         if self.checkpoints is not None:
             self.checkpoints.ends()
             self.checkpoints = None
