@@ -146,6 +146,9 @@ class _Training:
             return
         self._step = step
         if self.checkpoints.should_save(step):
+            connector = trainer._logger_connector  # noqa: SLF001
+            if connector.should_update_logs:  # as it would after this: the program may end here
+                _trainer_logs(connector, connector.metrics["log"])
             make_folders(os.path.join(os.environ["NSML_RUN_DIR"], "echo"))
             folder = make_unique(os.path.join(os.environ["NSML_RUN_DIR"], "echo"))
             try:

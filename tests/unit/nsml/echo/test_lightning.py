@@ -154,6 +154,26 @@ class Preempt(Callback):
                 json.dump({{"goes": True, "reason": "make room"}}, file)
             time.sleep(0.3)
 
+class Batches:  # resumable within an epoch, which torch's own DataLoader is not
+    at = 0
+
+    def __len__(self):
+        return 8
+
+    def __iter__(self):
+        while self.at < 8:
+            self.at += 1
+            yield (batches[self.at - 1],)
+        self.at = 0
+
+    def state_dict(self):
+        return {{"at": self.at}}
+
+    def load_state_dict(self, state):
+        self.at = state["at"]
+
+batches = torch.randn(8, 4, 4)
+data = Batches()
 model = Model(lr=0.05)
 trainer = Trainer(
     accelerator="cpu", max_epochs=3, log_every_n_steps=1, enable_progress_bar=False, enable_model_summary=False,
