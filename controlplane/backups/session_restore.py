@@ -29,6 +29,7 @@ from controlplane.history.values import Channel, Chunk
 from controlplane.limits.concurrency_limits import Turns
 from controlplane.limits.free_space import HISTORY
 from controlplane.records.report_limits import CHUNK_BYTES, RECORD_BYTES
+from controlplane.records.reported_config import restored_config
 from controlplane.sessions.new_sessions import put_sessions
 from controlplane.sessions.validation import MOST_DATASETS
 from controlplane.state.live_usage import record_size
@@ -36,6 +37,7 @@ from controlplane.store.interface import CommitUnknown, InvalidTransaction, Stor
 from controlplane.stored import etcd_codec
 from nsml.common.concurrency import to_its_end
 from nsml.content.media import MOST_OF_SESSION as MOST_MEDIA
+from nsml.spec.reported_config import MOST_LEAVES
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Mapping, Sequence
@@ -46,12 +48,13 @@ if TYPE_CHECKING:
     from controlplane.domain.values import DatasetVersion, InitialCheckpoint, Session
     from controlplane.environments.locks import EnvironmentLocks
     from controlplane.history.sql.history import History
-    from controlplane.history.values import Artifact, Checkpoint, Media
+    from controlplane.history.values import Artifact, Checkpoint, ConfigValue, Media
     from controlplane.limits.admission import Admission
     from controlplane.state.live_state import LiveState
     from controlplane.store.interface import KeyValueStore
     from nsml.common.clock import Clock
     from nsml.v1 import session_backups_pb2 as pb
+    from nsml.v1 import sessions_pb2
     from nsml.v1.sessions_pb2 import DatasetReference
 
 MOST_CHECKPOINTS: Final = 100_000
@@ -193,7 +196,26 @@ class Restorer:
             await self._history.restores.begin(session.id, self._clock.time())
             if message.environment_lock:
                 await self._locks.restore(session.id, message.environment_lock)
+            if message.session.HasField("reported_config"):
+                await self._restore_config(session.id, message.session.reported_config)
         return restoring
+
+    async def _restore_config(self, session_id: str, message: sessions_pb2.ReportedConfig) -> None:
+        """Record the configuration that the programs of a session reported. Raises InvalidRequest."""
+        if len(message.runs) > MOST_LEAVES:
+            raise TooLarge(f"a session has at most {MOST_LEAVES:,} values of configurations")
+        values: list[ConfigValue] = []
+        is_cut = message.is_cut
+        for one in message.runs:
+            try:
+                config = restored_config(session_id, one.origin, one.run, one.json)
+            except ValueError as error:
+                raise InvalidRequest("a configuration is not valid", why=str(error)) from None
+            values += config.values
+            is_cut |= config.is_cut
+        cut = [session_id] if is_cut else []
+        if values or cut:
+            await self._history.reported_config.tell(values, cut=cut)
 
     async def _check_initial(self, restoring: Restoring) -> None:
         """Drop the content of its initial checkpoint if the caller has not sent it.

@@ -29,7 +29,13 @@ MAX_GLOBS = 256
 MAX_WILDCARDS = 1_000
 """`*`, `?` and `[` of all globs of one request: fifty thousand took half a second to compile."""
 _WILDCARDS = re.compile(r"[*?\[]")
-LATEST_TIME = progress.LATEST_TIME
+ORIGIN_PATTERN = r"^[a-z_]{1,32}\Z"
+"""Of `origin` in records: whose call it was."""
+_ORIGIN = re.compile(ORIGIN_PATTERN)
+_KNOWN_ORIGINS: set[str] = set()
+"""Valid ones, found faster than by the pattern."""
+_MOST_KNOWN_ORIGINS = 256
+LATEST_TIME = float(1 << 33)
 """Unix seconds: later times, and negative ones, are invalid."""
 MAX_DEPTH = 16
 """Most levels of nested values: deeper ones could be stored, but not sent on."""
@@ -46,12 +52,27 @@ ReportedNumber: TypeAlias = tuple[float | None, float, float]
 """A number of a report: its step (None if missing or not finite), time, value."""
 
 
+def has_other_kinds(chunk: Chunk) -> bool:
+    """Whether a chunk may have records that are no reports: hardly any chunk has."""
+    if chunk.stream.channel is not Channel.METRIC:
+        return False
+    return not all(record.startswith(REPORT) for record in chunk.records)
+
+
 def records_of_kind(chunk: Chunk, kind: str, decoder: msgspec.json.Decoder[T]) -> Iterator[T]:
     """Yield a chunk's records of one kind, decoded. They are user data: a broken one stays stored and is skipped here."""
+    for _, decoded in placed_records_of_kind(chunk, kind, decoder):
+        yield decoded
+
+
+def placed_records_of_kind(
+    chunk: Chunk, kind: str, decoder: msgspec.json.Decoder[T]
+) -> Iterator[tuple[int, T]]:
+    """Like records_of_kind, each with its position in the stream."""
     if chunk.stream.channel is not Channel.METRIC:
         return
     mark = f'"{kind}"'.encode()
-    for record in chunk.records:
+    for position, record in enumerate(chunk.records, chunk.first):
         if record.startswith(REPORT) or mark not in record:
             continue
         try:
@@ -60,7 +81,7 @@ def records_of_kind(chunk: Chunk, kind: str, decoder: msgspec.json.Decoder[T]) -
             reason = str(error)[:_MOST_REASON_CHARS]
             _log.debug("record.unreadable", session=chunk.stream.session_id, reason=reason)
         else:
-            yield decoded
+            yield position, decoded
 
 
 def finite(number: float | str | None) -> float | None:
@@ -75,6 +96,8 @@ class Report(msgspec.Struct, frozen=True, gc=False):
     step: float | None
     values: dict[str, Any]
     is_summary: bool
+    origin: str = ""
+    """Whose call it was, such as "wandb"; "" for the SDK's own."""
 
 
 _Entry: TypeAlias = float | int | str | None
@@ -88,12 +111,17 @@ class _Metric(msgspec.Struct):
     summary: bool = False
 
 
+class _MetricWithOrigin(_Metric):
+    origin: Any = ""
+
+
 class _NestedMetric(msgspec.Struct):
     kind: str
     time: float = 0.0
     step: float | int | str | None = None
     values: dict[str, Any] = {}
     summary: bool = False
+    origin: Any = ""
 
 
 class _Dropped(msgspec.Struct, tag_field="kind", tag="dropped"):
@@ -119,6 +147,7 @@ class _Kind(msgspec.Struct):
 
 
 _DECODER = msgspec.json.Decoder(_Metric)
+_DECODER_WITH_ORIGIN = msgspec.json.Decoder(_MetricWithOrigin)
 _NESTED_DECODER = msgspec.json.Decoder(_NestedMetric)
 _KIND_DECODER = msgspec.json.Decoder(_Kind)
 _DROPPED_DECODER = msgspec.json.Decoder(_Dropped)
@@ -129,9 +158,9 @@ _PROGRESS, _STATE = b'"progress"', b'"state"'
 
 def report_of(record: bytes) -> Report | None:
     """Parse a report; None for records of other kinds. Raises ValueError for an invalid record or report."""
-    metric: _Metric | _NestedMetric
+    metric: _MetricWithOrigin | _NestedMetric
     try:
-        metric = _DECODER.decode(record)
+        metric = _DECODER_WITH_ORIGIN.decode(record)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         nested = _nested(record)
         if nested is None:
@@ -148,7 +177,20 @@ def report_of(record: bytes) -> Report | None:
         if not (type(value) is float or _is_common(value)) or len(name) > MAX_NAME_CHARS:
             values = _passable(values)
             break
-    return Report(metric.time, step if type(step) is float else _step(step), values, metric.summary)
+    step = step if type(step) is float else _step(step)
+    origin = metric.origin
+    if type(origin) is not str or (origin and origin not in _KNOWN_ORIGINS):
+        origin = origin_of(origin)
+    return Report(metric.time, step, values, metric.summary, origin)
+
+
+def origin_of(told: Any) -> str:
+    """Return the origin that a record names; "" for what is none."""
+    if type(told) is not str or _ORIGIN.match(told) is None:
+        return ""
+    if len(_KNOWN_ORIGINS) < _MOST_KNOWN_ORIGINS:
+        _KNOWN_ORIGINS.add(told)
+    return told
 
 
 def _nested(record: bytes) -> _NestedMetric | None:
@@ -387,6 +429,7 @@ def points_of(report: Report, names: NameFilter, *, attempt: int, rank: int) -> 
                 value=number_or_value(value),
                 attempt=attempt,
                 rank=rank,
+                origin=report.origin,
             )
 
 

@@ -128,6 +128,14 @@ class Point:
     value: Any
     attempt: int
     rank: int
+    origin: str = ""
+
+
+class MetricCount(NamedTuple):
+    """Points of a metric, and the origin of its first report."""
+
+    points: int
+    origin: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -775,6 +783,45 @@ class EnvironmentLock:
     digest: str
     package_count: int
     content: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ConfigValue:
+    """One key of the configuration that a program reported; later ones of the same key replace it.
+
+    Attributes:
+        origin: whose it is, such as "wandb"; run: a further run in the same program, "" for the first one.
+        value: JSON, cleaned: see controlplane.records.reported_config. leaves: its flattened names.
+        is_cut: parts of it were left out.
+        attempt, time, position: of its record, for the order.
+    """
+
+    session_id: str
+    origin: str
+    run: str
+    name: str
+    value: str
+    leaves: int = 1
+    is_cut: bool = False
+    attempt: int = 0
+    time: float = 0.0
+    position: int = 0
+
+    @property
+    def size_bytes(self) -> int:
+        """What it counts for the limit of a session."""
+        return len(self.run.encode()) + len(self.name.encode()) + len(self.value.encode())
+
+
+@dataclass(frozen=True, slots=True)
+class ReportedConfig:
+    """The configuration that a session's programs reported, by origin, run and key.
+
+    `is_cut`: parts of it were left out, or did not fit.
+    """
+
+    values: tuple[ConfigValue, ...] = ()
+    is_cut: bool = False
 
 
 class Retired(NamedTuple):

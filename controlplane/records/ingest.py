@@ -13,7 +13,13 @@ from controlplane.artifacts.artifacts import artifacts_in
 from controlplane.checkpoints.lost_uploads import MOST_WORDS, plain
 from controlplane.domain.errors import NotFound
 from controlplane.domain.names import MOST_CHECKPOINT_NAME
-from controlplane.history.records import LATEST_TIME, finite, is_deep, records_of_kind
+from controlplane.history.records import (
+    LATEST_TIME,
+    finite,
+    has_other_kinds,
+    is_deep,
+    records_of_kind,
+)
 from controlplane.history.values import (
     Checkpoint,
     CheckpointState,
@@ -22,6 +28,7 @@ from controlplane.history.values import (
     StreamKey,
 )
 from controlplane.media.media import media_in
+from controlplane.records.reported_config import configs_in
 from controlplane.state.lru import LruDict
 from nsml._path_text import recorded_name
 
@@ -85,22 +92,33 @@ class Ingestor:
         wanted, owned = await self._owned(caller, chunks)
         chunks = [chunk for chunk, _ in owned]
         sealed = [chunk for chunk, session in owned if _is_hidden(session)]
-        if saved := [one for chunk in chunks for one in self._artifacts(chunk, caller.node)]:
+        others = [one for one in owned if has_other_kinds(one[0])]
+        if saved := [one for chunk, _ in others for one in self._artifacts(chunk, caller.node)]:
             await self._history.artifacts.tell(saved)
         if sealed:
             wanted |= {chunk.stream: chunk.last + 1 for chunk in sealed}
             owned = [one for one in owned if not _is_hidden(one[1])]
             chunks = [chunk for chunk, _ in owned]
-        for chunk in chunks:
-            await self._note_checkpoints(chunk, caller.node)
-        if shown := [one for chunk in chunks for one in media_in(chunk)]:
-            self._say_left_out(await self._history.media.tell(shown))
+        await self._note([one for one, session in others if not _is_hidden(session)], caller.node)
         if self._rationing is not None:
             # Saved checkpoints and artifacts are stored in any case: they have their own limit.
             chunks = self._rationing.rationed(owned)
         if chunks:
             wanted |= await self._history.streams.append(chunks)
         return wanted
+
+    async def _note(self, chunks: Sequence[Chunk], node: str) -> None:
+        """Store what chunks have beside reports and artifacts."""
+        for chunk in chunks:
+            await self._note_checkpoints(chunk, node)
+        if shown := [one for chunk in chunks for one in media_in(chunk)]:
+            self._say_left_out(await self._history.media.tell(shown))
+        configs = [one for chunk in chunks for one in configs_in(chunk)]
+        if configs:
+            await self._history.reported_config.tell(
+                [value for one in configs for value in one.values],
+                cut={one.session_id for one in configs if one.is_cut},
+            )
 
     async def _note_checkpoints(self, chunk: Chunk, node: str) -> None:
         for checkpoint in checkpoints_in(chunk, node):

@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from controlplane.content.content import Content
     from controlplane.core.core import Core
     from controlplane.domain.values import Session
-    from controlplane.history.values import Point, SeriesView
+    from controlplane.history.values import MetricCount, Point, SeriesView
     from controlplane.leadership.leader_forwarding import Relay
     from controlplane.records.session_summaries import LastReports
     from controlplane.sessions.log_search import Searches
@@ -343,7 +343,7 @@ class SessionServicer(sessions_pb2_grpc.SessionServiceServicer):
         who = require_user()
         session_id = await self._core.references.find_output_id(who, request.session)
         async with self._core.reading.turn(who.user.name):
-            counts = await self._core.history.streams.metric_counts(session_id)
+            counts = await self._core.history.streams.counted_metrics(session_id)
             made = partial(_metrics, counts, request.cursor)
             metrics, cursor = await beside(made, of=len(counts))
         let_go_at = await self._core.history.streams.let_go_at(session_id)
@@ -433,10 +433,15 @@ def _series_parts(views: Sequence[SeriesView], session_id: str) -> list[list[pb.
     return list(parts_of(series_message(view, session_id) for view in views))
 
 
-def _metrics(counts: Mapping[str, int], cursor: str) -> tuple[list[pb.Metric], str]:
+def _metrics(counts: Mapping[str, MetricCount], cursor: str) -> tuple[list[pb.Metric], str]:
     """Return the page after the cursor, and the next cursor."""
     names = sorted(name for name in counts if not cursor or name > cursor)
-    metrics = next(parts_of(pb.Metric(name=name, count=counts[name]) for name in names))
+    metrics = next(
+        parts_of(
+            pb.Metric(name=name, count=counts[name].points, origin=counts[name].origin)
+            for name in names
+        )
+    )
     return metrics, metrics[-1].name if len(metrics) < len(names) else ""
 
 

@@ -17,7 +17,7 @@ from controlplane.sessions.convert import session_message, shorten, usage_messag
 from controlplane.state.lru import LruDict
 from controlplane.wire.catalogue import version_names
 from controlplane.wire.chunking import beside, entries_of
-from controlplane.wire.reported import struct
+from controlplane.wire.reported import config_message, struct
 from controlplane.wire.times import timestamp
 from nsml.v1 import sessions_pb2
 
@@ -99,7 +99,7 @@ class Presenter:
         )
 
     async def session(self, session: Session, viewer: UserCaller) -> sessions_pb2.Session:
-        """Build one session, with its whole summary, its packages and its dataset versions."""
+        """Build one session, with its whole summary, its packages, its dataset versions and its reported configuration."""
         revisions = [self._revision(session)]
         if session.state.holds_devices:
             await self._history.telemetry.newest()
@@ -114,7 +114,20 @@ class Presenter:
             await self._add_lock(message)
         if session.spec.output_datasets and session.attempt:
             await self._add_made(message, viewer)
+        if begun:
+            await self._add_config(message)
         return message
+
+    async def _add_config(self, message: sessions_pb2.Session) -> None:
+        """Add the configuration that its programs reported, if the history is available."""
+        try:
+            found = await self._history.reported_config.of([message.id])
+        except HistoryUnavailable as error:
+            _log.warning("presenting.without_history", reason=error.why or error.message)
+            return
+        if (config := found.get(message.id)) is not None:
+            made = partial(config_message, config, message.reported_config)
+            await beside(made, of=len(config.values))
 
     async def _add_made(self, message: sessions_pb2.Session, viewer: UserCaller) -> None:
         """Add the dataset versions it made, if the history is available."""

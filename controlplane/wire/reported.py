@@ -16,7 +16,7 @@ from nsml.v1 import sessions_pb2
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from controlplane.history.values import Point, SeriesView
+    from controlplane.history.values import Point, ReportedConfig, SeriesView
 
 
 def struct(values: Mapping[str, Any]) -> Struct:
@@ -88,6 +88,7 @@ def point_message(point: Point) -> sessions_pb2.MetricPoint:
         step=point.step,
         attempt=point.attempt,
         rank=point.rank,
+        origin=point.origin,
     )
     value = point.value
     if isinstance(value, (int, float)) and not isinstance(value, bool):
@@ -98,3 +99,14 @@ def point_message(point: Point) -> sessions_pb2.MetricPoint:
     else:
         message.json = json.dumps(value, ensure_ascii=False)
     return message
+
+
+def config_message(config: ReportedConfig, message: sessions_pb2.ReportedConfig) -> None:
+    """Fill a message with a reported configuration: an object of each origin and run."""
+    runs: dict[tuple[str, str], list[str]] = {}
+    for one in config.values:
+        key = json.dumps(one.name, ensure_ascii=False)
+        runs.setdefault((one.origin, one.run), []).append(f"{key}: {one.value}")
+    for (origin, run), fields in runs.items():
+        message.runs.add(origin=origin, run=run, json=f"{{{', '.join(fields)}}}")
+    message.is_cut = config.is_cut

@@ -546,7 +546,7 @@ class SessionEnd(_message.Message):
     def __init__(self, cause: _Optional[_Union[Cause, str]] = ..., exit_code: _Optional[int] = ..., rank: _Optional[int] = ..., message: _Optional[str] = ...) -> None: ...
 
 class Session(_message.Message):
-    __slots__ = ("id", "name", "owner", "project", "team", "visibility", "spec", "state", "waiting", "attempt", "replicas", "created_at", "started_at", "ended_at", "end", "memo", "summary", "summary_names", "summary_left_out", "checkpoint_count", "lost_checkpoint_count", "simulated", "revision", "command", "left_out_bytes", "progress", "avoids", "attempts", "stop", "usage", "episodes", "held_cause", "origin", "changes", "git", "environment_lock", "imported", "made_datasets", "training")
+    __slots__ = ("id", "name", "owner", "project", "team", "visibility", "spec", "state", "waiting", "attempt", "replicas", "created_at", "started_at", "ended_at", "end", "memo", "summary", "summary_names", "summary_left_out", "checkpoint_count", "lost_checkpoint_count", "simulated", "revision", "command", "left_out_bytes", "progress", "avoids", "attempts", "stop", "usage", "episodes", "held_cause", "origin", "changes", "git", "environment_lock", "imported", "made_datasets", "reported_config")
     ID_FIELD_NUMBER: _ClassVar[int]
     NAME_FIELD_NUMBER: _ClassVar[int]
     OWNER_FIELD_NUMBER: _ClassVar[int]
@@ -585,7 +585,7 @@ class Session(_message.Message):
     ENVIRONMENT_LOCK_FIELD_NUMBER: _ClassVar[int]
     IMPORTED_FIELD_NUMBER: _ClassVar[int]
     MADE_DATASETS_FIELD_NUMBER: _ClassVar[int]
-    TRAINING_FIELD_NUMBER: _ClassVar[int]
+    REPORTED_CONFIG_FIELD_NUMBER: _ClassVar[int]
     id: str
     name: str
     owner: str
@@ -624,8 +624,26 @@ class Session(_message.Message):
     environment_lock: EnvironmentLock
     imported: ImportedFrom
     made_datasets: _containers.RepeatedCompositeFieldContainer[DatasetReference]
-    training: TrainingProgress
-    def __init__(self, id: _Optional[str] = ..., name: _Optional[str] = ..., owner: _Optional[str] = ..., project: _Optional[str] = ..., team: _Optional[str] = ..., visibility: _Optional[_Union[_resources_pb2.Visibility, str]] = ..., spec: _Optional[_Union[SessionSpec, _Mapping]] = ..., state: _Optional[_Union[SessionState, str]] = ..., waiting: _Optional[str] = ..., attempt: _Optional[int] = ..., replicas: _Optional[_Iterable[_Union[Replica, _Mapping]]] = ..., created_at: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., started_at: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., ended_at: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., end: _Optional[_Union[SessionEnd, _Mapping]] = ..., memo: _Optional[str] = ..., summary: _Optional[_Union[_struct_pb2.Struct, _Mapping]] = ..., summary_names: _Optional[_Iterable[str]] = ..., summary_left_out: _Optional[int] = ..., checkpoint_count: _Optional[int] = ..., lost_checkpoint_count: _Optional[int] = ..., simulated: _Optional[bool] = ..., revision: _Optional[int] = ..., command: _Optional[_Iterable[str]] = ..., left_out_bytes: _Optional[int] = ..., progress: _Optional[_Union[Progress, _Mapping]] = ..., avoids: _Optional[_Iterable[str]] = ..., attempts: _Optional[_Iterable[_Union[EndedAttempt, _Mapping]]] = ..., stop: _Optional[_Union[SessionStop, _Mapping]] = ..., usage: _Optional[_Union[SessionUsage, _Mapping]] = ..., episodes: _Optional[_Iterable[_Union[Episode, _Mapping]]] = ..., held_cause: _Optional[_Union[HeldCause, str]] = ..., origin: _Optional[_Union[Origin, _Mapping]] = ..., changes: _Optional[_Iterable[_Union[ProgramChange, _Mapping]]] = ..., git: _Optional[_Union[GitFacts, _Mapping]] = ..., environment_lock: _Optional[_Union[EnvironmentLock, _Mapping]] = ..., imported: _Optional[_Union[ImportedFrom, _Mapping]] = ..., made_datasets: _Optional[_Iterable[_Union[DatasetReference, _Mapping]]] = ..., training: _Optional[_Union[TrainingProgress, _Mapping]] = ...) -> None: ...
+    reported_config: ReportedConfig
+    def __init__(self, id: _Optional[str] = ..., name: _Optional[str] = ..., owner: _Optional[str] = ..., project: _Optional[str] = ..., team: _Optional[str] = ..., visibility: _Optional[_Union[_resources_pb2.Visibility, str]] = ..., spec: _Optional[_Union[SessionSpec, _Mapping]] = ..., state: _Optional[_Union[SessionState, str]] = ..., waiting: _Optional[str] = ..., attempt: _Optional[int] = ..., replicas: _Optional[_Iterable[_Union[Replica, _Mapping]]] = ..., created_at: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., started_at: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., ended_at: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., end: _Optional[_Union[SessionEnd, _Mapping]] = ..., memo: _Optional[str] = ..., summary: _Optional[_Union[_struct_pb2.Struct, _Mapping]] = ..., summary_names: _Optional[_Iterable[str]] = ..., summary_left_out: _Optional[int] = ..., checkpoint_count: _Optional[int] = ..., lost_checkpoint_count: _Optional[int] = ..., simulated: _Optional[bool] = ..., revision: _Optional[int] = ..., command: _Optional[_Iterable[str]] = ..., left_out_bytes: _Optional[int] = ..., progress: _Optional[_Union[Progress, _Mapping]] = ..., avoids: _Optional[_Iterable[str]] = ..., attempts: _Optional[_Iterable[_Union[EndedAttempt, _Mapping]]] = ..., stop: _Optional[_Union[SessionStop, _Mapping]] = ..., usage: _Optional[_Union[SessionUsage, _Mapping]] = ..., episodes: _Optional[_Iterable[_Union[Episode, _Mapping]]] = ..., held_cause: _Optional[_Union[HeldCause, str]] = ..., origin: _Optional[_Union[Origin, _Mapping]] = ..., changes: _Optional[_Iterable[_Union[ProgramChange, _Mapping]]] = ..., git: _Optional[_Union[GitFacts, _Mapping]] = ..., environment_lock: _Optional[_Union[EnvironmentLock, _Mapping]] = ..., imported: _Optional[_Union[ImportedFrom, _Mapping]] = ..., made_datasets: _Optional[_Iterable[_Union[DatasetReference, _Mapping]]] = ..., reported_config: _Optional[_Union[ReportedConfig, _Mapping]] = ...) -> None: ...
+
+class ReportedConfig(_message.Message):
+    __slots__ = ("runs", "is_cut")
+    RUNS_FIELD_NUMBER: _ClassVar[int]
+    IS_CUT_FIELD_NUMBER: _ClassVar[int]
+    runs: _containers.RepeatedCompositeFieldContainer[ConfigOfRun]
+    is_cut: bool
+    def __init__(self, runs: _Optional[_Iterable[_Union[ConfigOfRun, _Mapping]]] = ..., is_cut: _Optional[bool] = ...) -> None: ...
+
+class ConfigOfRun(_message.Message):
+    __slots__ = ("origin", "run", "json")
+    ORIGIN_FIELD_NUMBER: _ClassVar[int]
+    RUN_FIELD_NUMBER: _ClassVar[int]
+    JSON_FIELD_NUMBER: _ClassVar[int]
+    origin: str
+    run: str
+    json: str
+    def __init__(self, origin: _Optional[str] = ..., run: _Optional[str] = ..., json: _Optional[str] = ...) -> None: ...
 
 class Episode(_message.Message):
     __slots__ = ("kind", "since", "until", "reason")
@@ -1080,7 +1098,7 @@ class ReadMetricsRequest(_message.Message):
     def __init__(self, session: _Optional[str] = ..., names: _Optional[_Iterable[str]] = ..., follow: _Optional[bool] = ..., **kwargs) -> None: ...
 
 class MetricPoint(_message.Message):
-    __slots__ = ("name", "time", "step", "number", "json", "attempt", "rank")
+    __slots__ = ("name", "time", "step", "number", "json", "attempt", "rank", "origin")
     NAME_FIELD_NUMBER: _ClassVar[int]
     TIME_FIELD_NUMBER: _ClassVar[int]
     STEP_FIELD_NUMBER: _ClassVar[int]
@@ -1088,6 +1106,7 @@ class MetricPoint(_message.Message):
     JSON_FIELD_NUMBER: _ClassVar[int]
     ATTEMPT_FIELD_NUMBER: _ClassVar[int]
     RANK_FIELD_NUMBER: _ClassVar[int]
+    ORIGIN_FIELD_NUMBER: _ClassVar[int]
     name: str
     time: _timestamp_pb2.Timestamp
     step: float
@@ -1095,7 +1114,8 @@ class MetricPoint(_message.Message):
     json: str
     attempt: int
     rank: int
-    def __init__(self, name: _Optional[str] = ..., time: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., step: _Optional[float] = ..., number: _Optional[float] = ..., json: _Optional[str] = ..., attempt: _Optional[int] = ..., rank: _Optional[int] = ...) -> None: ...
+    origin: str
+    def __init__(self, name: _Optional[str] = ..., time: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., step: _Optional[float] = ..., number: _Optional[float] = ..., json: _Optional[str] = ..., attempt: _Optional[int] = ..., rank: _Optional[int] = ..., origin: _Optional[str] = ...) -> None: ...
 
 class ReadMetricsResponse(_message.Message):
     __slots__ = ("points", "next", "missing_reports", "let_go")
@@ -1190,12 +1210,14 @@ class ListMetricsRequest(_message.Message):
     def __init__(self, session: _Optional[str] = ..., cursor: _Optional[str] = ...) -> None: ...
 
 class Metric(_message.Message):
-    __slots__ = ("name", "count")
+    __slots__ = ("name", "count", "origin")
     NAME_FIELD_NUMBER: _ClassVar[int]
     COUNT_FIELD_NUMBER: _ClassVar[int]
+    ORIGIN_FIELD_NUMBER: _ClassVar[int]
     name: str
     count: int
-    def __init__(self, name: _Optional[str] = ..., count: _Optional[int] = ...) -> None: ...
+    origin: str
+    def __init__(self, name: _Optional[str] = ..., count: _Optional[int] = ..., origin: _Optional[str] = ...) -> None: ...
 
 class ListMetricsResponse(_message.Message):
     __slots__ = ("metrics", "next_cursor", "let_go")

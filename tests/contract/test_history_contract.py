@@ -39,6 +39,7 @@ from controlplane.history.values import (
     CheckpointState,
     CheckpointUse,
     Chunk,
+    ConfigValue,
     Dataset,
     DatasetListing,
     DatasetParts,
@@ -53,9 +54,11 @@ from controlplane.history.values import (
     MediaContent,
     MediaQuery,
     MediaState,
+    MetricCount,
     Recorded,
     Release,
     ReplicaKey,
+    ReportedConfig,
     Retired,
     RootKind,
     SessionQuery,
@@ -944,6 +947,10 @@ async def test_removing_a_session_removes_all_of_it_but_its_charges(history: His
     await history.streams.append([advances(metric("s0001"), 2, (1.0, 1))])
     await history.streams.append([text(log("s0002"), 0, b"other")])
     await history.media.tell([medium(1, session_id="s0001"), medium(1, session_id="s0002")])
+    await history.reported_config.tell(
+        [setting("lr", "0.1", session_id="s0001"), setting("lr", "0.2", session_id="s0002")],
+        cut=["s0001"],
+    )
     assert await history.catalogue.delete_session("s0001") is True
     assert await history.catalogue.delete_session("s0001") is False
     assert await history.catalogue.session("s0001") is None
@@ -955,6 +962,7 @@ async def test_removing_a_session_removes_all_of_it_but_its_charges(history: His
     assert await history.streams.metric_counts("s0001") == {}
     assert (await history.media.list(MediaQuery(session_id="s0001"))).media == ()
     assert len((await history.media.list(MediaQuery(session_id="s0002"))).media) == 1
+    assert (await history.reported_config.of(["s0001", "s0002"])).keys() == {"s0002"}
     assert (await history.streams.read_log("s0002")).data == b"other"
     assert await history.ledger.charged(owner="kim") == 5.0
 
@@ -1853,6 +1861,7 @@ async def test_a_dump_is_of_one_moment_and_another_history_takes_it(history: His
     await history.checkpoint_marks.note_use("s1", CheckpointUse("kept", "s2", 1.0))
     await history.checkpoint_marks.retire("s1", "kim", lambda *_: ["gone"], now=9.0)
     await history.environment_locks.note_lock("s1", EnvironmentLock("e" * 64, 1, "a==1\n"))
+    await history.reported_config.tell([setting("lr", "0.1", time=2.5)], cut=["s1"])
     rows = await dumped(history)
 
     async with aclosing(history.dump()) as batches:
@@ -1874,6 +1883,8 @@ async def test_a_dump_is_of_one_moment_and_another_history_takes_it(history: His
         assert await marks.retired("s1") == Retired(1, 5)
         kept = await other.environment_locks.of("s1")
         assert kept == EnvironmentLock("e" * 64, 1, "a==1\n")
+        config = ReportedConfig(values=(setting("lr", "0.1", time=2.5),), is_cut=True)
+        assert await other.reported_config.of(["s1"]) == {"s1": config}
         with pytest.raises(HistoryConflict, match="not empty"):
             await other.load([first, *rest])
         # What comes after goes on from there.
@@ -2342,3 +2353,80 @@ async def test_two_note_the_same_at_once(history: History) -> None:
     await asyncio.gather(*[history.sent.remember("user kim", one, period=1) for one in orders])
     assert len(await history.sent.among("user kim", digests, since=1)) == len(digests)
     assert await history.sent.forget(before=2) == len(digests)
+
+
+def setting(name: str, value: str, **given: Any) -> ConfigValue:
+    values = {"session_id": "s1", "origin": "wandb", "run": "", "attempt": 1, "time": 1.0}
+    return ConfigValue(**{**values, "name": name, "value": value, **given})
+
+
+async def configured(history: History, session_id: str = "s1") -> dict[str, str]:
+    found = await history.reported_config.of([session_id])
+    values = found.get(session_id, ReportedConfig()).values
+    return {"/".join(filter(None, (one.origin, one.run, one.name))): one.value for one in values}
+
+
+async def test_the_latest_value_of_each_key_of_a_configuration_counts(history: History) -> None:
+    tell = history.reported_config.tell
+    assert await history.reported_config.of(["s1", "s2"]) == {}
+    first = [setting("lr", "0.1", position=1), setting("model", '{"layers": 3}', leaves=2)]
+    await tell(first)
+    await tell([setting("lr", "0.2", position=2), setting("lr", "0.3", position=3)])
+    for _ in range(2):
+        await tell([*first, setting("lr", "9", attempt=0, time=5.0)])  # sent again, and late
+    await tell([setting("lr", "1", origin="mlflow"), setting("lr", "2", run="second \U0001f600")])
+    await tell([setting("lr", "7", session_id="s2")])
+    assert await configured(history) == {
+        "mlflow/lr": "1",
+        "wandb/lr": "0.3",
+        "wandb/model": '{"layers": 3}',
+        "wandb/second \U0001f600/lr": "2",
+    }
+    await tell([setting("lr", "0.4", attempt=2, time=0.5)])
+    assert (await configured(history))["wandb/lr"] == "0.4", (
+        "of a later attempt, whatever its clock"
+    )
+    both = await history.reported_config.of(["s1", "s2", "s3"])
+    assert both.keys() == {"s1", "s2"}
+    assert both["s2"] == ReportedConfig(values=(setting("lr", "7", session_id="s2"),))
+
+
+async def test_a_configuration_has_only_so_many_values_and_bytes(
+    history: History, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("controlplane.history.sql.reported_config.MOST_LEAVES", 3)
+    monkeypatch.setattr("controlplane.history.sql.reported_config.MOST_BYTES", 100)
+    tell = history.reported_config.tell
+    await tell([setting("a", "1"), setting("b", "2", leaves=2)])
+    assert not (await history.reported_config.of(["s1"]))["s1"].is_cut
+    await tell([setting("c", "3"), setting("a", "4", time=2.0)])
+    assert await configured(history) == {"wandb/a": "4", "wandb/b": "2"}
+    assert (await history.reported_config.of(["s1"]))["s1"].is_cut
+    await tell([setting("b", "5", time=3.0), setting("c", "6", time=3.0)])
+    assert await configured(history) == {"wandb/a": "4", "wandb/b": "5", "wandb/c": "6"}
+    await tell([setting("a", "0" * 90, session_id="s2"), setting("b", "0" * 90, session_id="s2")])
+    assert (await configured(history, "s2")).keys() == {"wandb/a"}
+    await tell([], cut=["s3"])
+    assert (await history.reported_config.of(["s3"]))["s3"] == ReportedConfig(is_cut=True)
+
+
+async def test_a_metric_has_the_origin_of_its_first_report(history: History) -> None:
+    def told(value: float, name: str, **more: str) -> bytes:
+        return json.dumps({"kind": "metric", "time": 1.0, "values": {name: value}, **more}).encode()
+
+    first = (
+        told(1, "loss", origin="wandb"),
+        told(2, "loss"),
+        told(3, "own"),
+        told(4, "x", origin="!"),
+    )
+    await history.streams.append([Chunk(stream=metric(), first=1, last=4, records=first)])
+    later = (told(5, "loss", origin="mlflow"), told(6, "own", origin="mlflow"))
+    await history.streams.append([Chunk(stream=metric(), first=5, last=6, records=later)])
+    assert await history.streams.counted_metrics("s1") == {
+        "loss": MetricCount(3, "wandb"),
+        "own": MetricCount(2, ""),
+        "x": MetricCount(1, ""),
+    }
+    page = await history.streams.read_metrics("s1")
+    assert [one.origin for one in page.points] == ["wandb", "", "", "", "mlflow", "mlflow"]

@@ -52,6 +52,8 @@ class Appending:
         self._stored: dict[StreamKey, int] = {}
         self._rows: list[tuple[int, int, int, float, bytes | None]] = []
         self._counts: dict[str, dict[str, int]] = {}
+        self._origins: dict[tuple[str, str], str] = {}
+        """By session and metric, of reports with one."""
         self._unfolded: dict[str, int] = {}
 
     def run(self, chunks: Sequence[Chunk]) -> dict[StreamKey, int]:
@@ -190,7 +192,10 @@ class Appending:
         counts = self._counts.setdefault(key.session_id, {})
         for report in readable_reports(records):
             for name in report.values:
-                counts[name] = counts.get(name, 0) + 1
+                count = counts.get(name, 0)
+                counts[name] = count + 1
+                if not count and report.origin:
+                    self._origins[key.session_id, name] = report.origin
             if report.is_summary and report.values:
                 latest = report
         if latest is None:
@@ -211,7 +216,10 @@ class Appending:
         )
 
     def _add_counts(self, session_id: str, points: Mapping[str, int]) -> None:
-        kept = {self._dialect.any_text(name): count for name, count in points.items()}
+        kept = {
+            self._dialect.any_text(name): (count, self._origins.get((session_id, name), ""))
+            for name, count in points.items()
+        }
         known = {
             row[0]
             for row in self._dialect.rows_named(
@@ -229,10 +237,10 @@ class Appending:
             for name in new[max(0, self._most_names - counted) :]:
                 del kept[name]
         self._connection.executemany(
-            "INSERT INTO metric_counts (session_id, name, points) VALUES (?, ?, ?)"
+            "INSERT INTO metric_counts (session_id, name, points, origin) VALUES (?, ?, ?, ?)"
             " ON CONFLICT (session_id, name)"
             " DO UPDATE SET points = metric_counts.points + excluded.points",
-            [(session_id, name, count) for name, count in kept.items()],
+            [(session_id, name, *counted) for name, counted in kept.items()],
         )
 
 

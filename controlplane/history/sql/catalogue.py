@@ -20,6 +20,7 @@ from controlplane.history.sql.ledger import insert_charges
 from controlplane.history.sql.media import delete_media, lose_saved, saved_replicas
 from controlplane.history.sql.object_references import owners_of, referred, roots_of_session
 from controlplane.history.sql.queries import RowType, change, page, select, select_one
+from controlplane.history.sql.reported_config import delete_config
 from controlplane.history.sql.user_storage import add_kept, release
 from controlplane.history.sql.visible import may_condition, viewer_parameters
 from controlplane.history.values import (
@@ -127,7 +128,7 @@ class SqlCatalogue(SqlDatasets):
         )
 
     async def delete_session(self, session_id: str, *, roots: Collection[str] = ()) -> bool:
-        """Remove a session with its streams, summary, checkpoints, media and artifacts; False if there is none.
+        """Remove a session with its streams, summary, checkpoints, media, artifacts and reported configuration; False if there is none.
 
         Charges and audit rows stay. Its manifests and `roots` are released, and a recount is requested.
         """
@@ -145,6 +146,7 @@ class SqlCatalogue(SqlDatasets):
             delete_lock(connection, session_id)
             delete_media(connection, session_id)
             delete_artifacts(connection, session_id)
+            delete_config(connection, session_id)
             delete_streams(connection, session_id)
             return gone > 0
 

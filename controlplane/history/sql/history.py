@@ -33,6 +33,7 @@ from controlplane.history.sql.media import SqlMedia
 from controlplane.history.sql.packs import SqlPacks
 from controlplane.history.sql.portable import Snapshots
 from controlplane.history.sql.queries import change, select
+from controlplane.history.sql.reported_config import SqlReportedConfig
 from controlplane.history.sql.restores import SqlRestores
 from controlplane.history.sql.series import SERIES_A_NAME, SqlSeries
 from controlplane.history.sql.streams import SqlStreams
@@ -71,6 +72,7 @@ class History:
         self.environment_locks = SqlEnvironmentLocks(database)
         self.media = SqlMedia(database)
         self.artifacts = SqlArtifacts(database)
+        self.reported_config = SqlReportedConfig(database)
         self.ledger = SqlLedger(database)
         self.sent = SqlSent(database)
         self.packs = SqlPacks(database, clock)

@@ -40,6 +40,7 @@ from controlplane.history.values import (
     LetGo,
     LogPage,
     LogPlace,
+    MetricCount,
     MetricPage,
     Point,
     Recorded,
@@ -324,6 +325,16 @@ class SqlStreams:
             "SELECT name, points FROM metric_counts WHERE session_id = ? ORDER BY name",
             (session_id,),
             lambda row: (self._database.dialect.text_of(row[0]), row[1]),
+        )
+        return dict(counts)
+
+    async def counted_metrics(self, session_id: str) -> Mapping[str, MetricCount]:
+        """Like metric_counts, with their origins."""
+        counts = await select(
+            self._database,
+            "SELECT name, points, origin FROM metric_counts WHERE session_id = ? ORDER BY name",
+            (session_id,),
+            lambda row: (self._database.dialect.text_of(row[0]), MetricCount(*row[1:])),
         )
         return dict(counts)
 

@@ -655,15 +655,15 @@ END $$""",
         AddColumns("submissions", "failing_since real=0"),
         AddColumns("submission_scores", "failing_since real=0"),
     ),
-    # How far each session's training is; see history.sql.progress. `course`: see nsml.spec.progress.Course.
+    # The configuration that programs reported; see history.sql.reported_config. `origin` of a metric: of its first report.
     (
         Table(
-            "progress",
-            "session_id text, attempt int, writer int, time real, done real, total real, unit text,"
-            " origin text, own_end real?, ends_at real?, next_at real?, course text",
-            key="session_id",
-            is_clustered=True,
+            "reported_config",
+            "session_id text, origin text, run text, name text, value text, leaves int, size_bytes int,"
+            " is_cut small, attempt int, time real, position int",
+            key="session_id, origin, run, name",
         ),
+        AddColumns("metric_counts", "origin text=''"),
     ),
 )
 """The steps after FIRST. A database's version counts its own steps before these: see each `migration.py`."""

@@ -115,3 +115,23 @@ def test_what_is_no_record_is_refused(record: bytes) -> None:
 def test_other_kinds_are_no_reports() -> None:
     assert report_of(encode({"kind": "checkpoint", "time": 1.0})) is None
     assert report_of(encode({"kind": "checkpoint", "time": "x", "summary": {"a": 1}})) is None
+
+
+@pytest.mark.parametrize("values", [{"loss": 0.5}, {"val": {"loss": 0.5}}])
+def test_a_report_names_its_origin(values: dict[str, Any]) -> None:
+    record = encode({"kind": "metric", "time": 1.0, "values": values, "origin": "wandb"})
+    for _ in range(2):
+        report = report_of(record)
+        assert report is not None
+        assert report.origin == "wandb"
+    assert len(numbers_in([record]).by_name) == 1
+
+
+@pytest.mark.parametrize(
+    "origin", [None, 0, False, [], {"a": 1}, 7, "", "Wandb", "w" * 33, "w" * 1_000_000, "a\n", "\0"]
+)
+def test_an_origin_that_is_none_costs_no_value(origin: Any) -> None:
+    report = report_of(told(origin=origin))
+    assert report is not None
+    assert (report.values, report.origin) == ({"loss": 0.5}, "")
+    assert numbers_in([told(origin=origin)]).by_name.keys() == {"loss"}
