@@ -218,6 +218,7 @@ def _explain(app: App, reference: str, change: Change | None) -> None:
         "episodes",
         "simulated",
         "environment_lock",
+        "reported_config",
     )
     whole = {key: shown[key] for key in fields} | view.explained_record(answer)
     whole["outputs_not_made"] = dict(explained.outputs_not_made(session, artifacts))

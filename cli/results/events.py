@@ -256,6 +256,7 @@ class _Length:
 
     name: str
     count: int
+    origin: str = ""
     attempt: int | None = None
     rank: int | None = None
 
@@ -263,6 +264,14 @@ class _Length:
 _COLUMNS: tuple[Column[_Length], ...] = (
     Column(key="name", title="Metric", cell=lambda one, _: one.name, is_name=True),
     Column(key="count", title="Count", cell=lambda one, _: f"{one.count:,}"),
+)
+_ORIGIN: Column[_Length] = Column(
+    key="origin",
+    title="Origin",
+    cell=lambda one, _: one.origin or "-",
+    is_wide=True,
+    is_worth=lambda one: one.origin != "",
+    is_optional=True,
 )
 _COLUMNS_APART: tuple[Column[_Length], ...] = (
     *_COLUMNS,
@@ -297,7 +306,14 @@ def eventlen(
         gone = await let_go_words(app, client, [found])
         if not is_apart:
             metrics = await client.sessions.metrics(found.id)
-            return found, "", [_Length(name=metric.name, count=metric.count) for metric in metrics]
+            return (
+                found,
+                "",
+                [
+                    _Length(name=metric.name, count=metric.count, origin=metric.origin)
+                    for metric in metrics
+                ],
+            )
         counts: Counter[tuple[str, int, int]] = Counter()
         async with aclosing(_stream(app, client, found, wanted)) as stream:
             async for some in stream:
@@ -314,7 +330,9 @@ def eventlen(
         )
 
     def record(one: _Length) -> dict[str, Any]:
-        apart = {"attempt": one.attempt, "rank": one.rank} if is_apart else {}
+        apart: dict[str, Any] = {"origin": one.origin or None}
+        if is_apart:
+            apart = {"attempt": one.attempt, "rank": one.rank}
         return {"name": one.name, "count": one.count, **apart}
 
     found, gone, lengths = app.call(count)
@@ -323,7 +341,7 @@ def eventlen(
     write_list(
         app,
         lengths,
-        columns=_COLUMNS_APART if is_apart else _COLUMNS,
+        columns=_COLUMNS_APART if is_apart else (*_COLUMNS, _ORIGIN),
         record=record,
         none=gone or _nothing(wanted, found),
     )

@@ -225,6 +225,7 @@ def event_record(event: Event) -> dict[str, Any]:
         "time": moment(seconds_of(point.time)),
         "attempt": point.attempt,
         **({"ranks": event.ranks} if event.ranks else {"rank": point.rank}),
+        "origin": point.origin or None,
     }
 
 
@@ -300,6 +301,14 @@ EVENT_COLUMNS: tuple[Column[Event], ...] = (
     ),
     Column(key="rank", title="Rank", cell=_rank, is_wide=True, is_worth=_is_of_several),
     Column(key="session", title="Session", cell=lambda e, _: e.session, is_wide=True),
+    Column(
+        key="origin",
+        title="Origin",
+        cell=lambda e, _: e.point.origin or "-",
+        is_wide=True,
+        is_worth=lambda e: e.point.origin != "",
+        is_optional=True,
+    ),
 )
 
 

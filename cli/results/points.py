@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
     from nsml.v1.sessions_pb2 import MetricPoint
 
-FIELDS = ("session", "attempt", "rank", "metric", "step", "time", "value", "json")
+FIELDS = ("session", "attempt", "rank", "metric", "step", "time", "value", "json", "origin")
 """Fields of every row. `value` is a number, NaN and infinities included; else `json` is the reported value."""
 _ROWS_TOGETHER = 1 << 16
 """Rows of a Parquet row group: the most in memory."""
@@ -113,6 +113,7 @@ def _csv_row(session: str, point: MetricPoint) -> tuple[Any, ...]:
         _moment(point),
         point.number if point.HasField("number") else None,
         "" if point.HasField("number") else visible(escaped(point.json)),
+        visible(point.origin),
     )
 
 
@@ -146,7 +147,8 @@ def _json_line(session: str, point: MetricPoint) -> str:
     return (
         f'{{"session":{_quoted(session)},"attempt":{point.attempt},"rank":{point.rank},'
         f'"metric":{_quoted(point.name)},"step":{step},"time":"{_moment(point)}",'
-        f'"value":{value},"json":{"null" if is_number else to_json(reported(point))}}}\n'
+        f'"value":{value},"json":{"null" if is_number else to_json(reported(point))},'
+        f'"origin":{_quoted(point.origin) if point.origin else "null"}}}\n'
     )
 
 
@@ -164,6 +166,7 @@ class _Parquet:
             "time": self._pa.timestamp("us", tz="UTC"),
             "value": self._pa.float64(),
             "json": self._pa.string(),
+            "origin": self._pa.string(),
         }
         self._schema = self._pa.schema([(name, types[name]) for name in FIELDS])
         self._writer = parquet.ParquetWriter(file, self._schema, compression="zstd")
@@ -181,6 +184,7 @@ class _Parquet:
                 point.time.seconds * 1_000_000 + point.time.nanos // 1000,
                 point.number if is_number else None,
                 None if is_number else point.json,
+                point.origin or None,
             )
             for column, cell in zip(self._columns, row, strict=True):
                 column.append(cell)

@@ -44,6 +44,7 @@ _SHOWN = 10
 """Most metrics named in an error."""
 _TITLES = {
     "argument": "Argument",
+    "config": "Reported config",
     "code": "Code",
     "data": "Data",
     "environment": "Environment",
@@ -109,7 +110,7 @@ def diff(
     attempt: int | None,
     is_apart: bool,
 ) -> int:
-    """Compare sessions: arguments, code, data, environment, settings, knobs, summaries.
+    """Compare sessions: arguments, reported config, code, data, environment, settings, knobs, summaries.
 
     With --metrics also metrics, with --all also these, files and packages.
 
@@ -158,7 +159,11 @@ def diff(
     sessions, answers, of_code = app.call(read)
     rows = [*compare.asked(sessions), *compare.set_live(sessions), *of_code]
     if not asked_only:
-        rows += [*compare.ran(sessions), *compare.summaries(sessions)]
+        rows += [
+            *compare.configs(sessions),
+            *compare.ran(sessions),
+            *compare.summaries(sessions),
+        ]
         found = compare.metrics(sessions, (one for said in answers for one in said.series))
         rows += found
         # Metrics beyond the limit are reported below.

@@ -10,11 +10,12 @@ from enum import StrEnum
 from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING, Any, Final
 
-from nsml.common.units import number_text, size_text
+from nsml.common.units import counted, number_text, size_text
 from nsml.content.digests import digest_of
 from nsml.packages.requirements import name_of
 from nsml.spec.run_flags import asked_rows
 from nsml.view.program_changes import settings
+from nsml.view.reported_config import value_text, values_of
 from nsml.view.sessions import (
     command_words,
     driver_versions,
@@ -31,7 +32,7 @@ if TYPE_CHECKING:
 
     from nsml.content.manifest import Entry, Manifest
     from nsml.packages.locks import LockedPackage
-    from nsml.v1.sessions_pb2 import Series, Session
+    from nsml.v1.sessions_pb2 import ReportedConfig, Series, Session
 
 _OPTION = re.compile(r"--?[A-Za-z]")
 _PAIR = re.compile(r"[A-Za-z_+~][\w.+/@-]*=")
@@ -46,6 +47,8 @@ class Kind(StrEnum):
     """The kind of a row."""
 
     ARGUMENT = "argument"
+    CONFIG = "config"
+    """The configuration that its programs reported to W&B, MLflow and others."""
     CODE = "code"
     DATA = "data"
     """Datasets, and the initial checkpoint."""
@@ -108,12 +111,16 @@ class Row:
     @property
     def differs(self) -> bool:
         """Whether any two sessions differ; a missing value is a difference, too. NaN equals NaN."""
-        some = [repr(value) for value in self.values.values()]
+        some = list(map(self.token, self.values.values()))
         return len(some) < self.sessions or len(set(some)) > 1
+
+    def token(self, value: Any) -> str:
+        """Return what is equal of equal values."""
+        return value_text(value) if self.kind is Kind.CONFIG else repr(value)
 
     @property
     def is_reported(self) -> bool:
-        """Whether its values were reported, not requested."""
+        """Whether its values are reported results."""
         return self.kind in {Kind.METRIC, Kind.SUMMARY}
 
 
@@ -157,6 +164,22 @@ def by_kind(rows: Iterable[Row]) -> list[Row]:
     """Sort rows by kind."""
     places = {kind: place for place, kind in enumerate(Kind)}
     return sorted(rows, key=lambda row: places[row.kind])
+
+
+def configs(
+    sessions: Sequence[Session], received: Mapping[str, ReportedConfig] | None = None
+) -> list[Row]:
+    """Return the configuration that the programs of sessions reported, by flattened name: `optimizer.lr`.
+
+    `received`: by the session's id, for sessions of lists, which have none.
+    """
+    found = {
+        one.name: values_of(one.reported_config if received is None else received[one.id])
+        for one in sessions
+        if received is None or one.id in received
+    }
+    rows = _rows(Kind.CONFIG, {one.name: found.get(one.name, {}) for one in sessions})
+    return sorted(rows, key=lambda row: row.key)
 
 
 def set_live(sessions: Sequence[Session]) -> list[Row]:
@@ -247,6 +270,8 @@ def cell(row: Row, session: str) -> str:
     `*` marks the best, if known, unless all are.
     """
     value = row.values.get(session)
+    if row.kind is Kind.CONFIG and session in row.values:
+        return value_text(value)
     if value is None:
         return _ABSENT
     return _text(value, row.better) + _mark(row, session)
@@ -287,12 +312,21 @@ def record(row: Row) -> dict[str, Any]:
 
 
 def same_text(rows: Iterable[Row]) -> str:
-    """Return the common values of all sessions on one line, without a metric's numbers."""
+    """Return the common values of all sessions on one line, without a metric's numbers.
+
+    Of reported configurations, which are long, only their number.
+    """
     words = []
+    configs = 0
     for row in rows:
+        if row.kind is Kind.CONFIG:
+            configs += 1
+            continue
         value = next(iter(row.values.values()))
         is_named_alone = row.kind is Kind.METRIC or value is True
         words.append(row.title if is_named_alone else f"{row.title}={_text(value, None)}")
+    if configs:
+        words.append(f"{'and ' if words else ''}{counted(configs, 'value')} of the reported config")
     return " ".join(words)
 
 

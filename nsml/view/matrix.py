@@ -11,6 +11,7 @@ from nsml.view.compare import (
     asked,
     by_kind,
     cell,
+    configs,
     is_number,
     set_live,
     summaries,
@@ -21,12 +22,13 @@ from nsml.view.sessions import word_of
 from nsml.view.tables import Column
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
-    from nsml.v1.sessions_pb2 import Session
+    from nsml.v1.sessions_pb2 import ReportedConfig, Session
     from nsml.view.compare import Row
     from nsml.view.sessions import StateWord
 
+_NO_CONFIGS: Final[Mapping[str, ReportedConfig]] = {}
 EQUAL: Final = "="
 """Cell of a value equal to the baseline's."""
 _VALUE_CELLS = 12
@@ -41,13 +43,21 @@ _MOST_PERCENT = 1e5
 """Percent from which on a change is not shown."""
 
 
-def compared(sessions: Sequence[Session]) -> tuple[list[Row], list[Row]]:
-    """Return differing and common rows of requests and summaries; the most distinguishing arguments first."""
+def compared(
+    sessions: Sequence[Session], received: Mapping[str, ReportedConfig] = _NO_CONFIGS
+) -> tuple[list[Row], list[Row]]:
+    """Return differing and common rows of requests, configurations and summaries; the most distinguishing arguments first.
+
+    `received`: reported configurations by the session's id. Without those of all sessions there are no rows of them: what
+    is not known yet would differ.
+    """
     found: Differing[str | bool] = Differing()
     for one in sessions:
         found.add(arguments_of(one))
     shared = found.shared
-    rows = by_kind([*asked(sessions), *set_live(sessions), *summaries(sessions)])
+    has_all = all(one.id in received for one in sessions)
+    told = configs(sessions, received) if has_all else []
+    rows = by_kind([*asked(sessions), *told, *set_live(sessions), *summaries(sessions)])
     given = [row for row in rows if row.kind is Kind.ARGUMENT]
     rows[: len(given)] = sorted(given, key=lambda row: shared.rank(row.key))
     return [row for row in rows if row.differs], [row for row in rows if not row.differs]
@@ -59,7 +69,7 @@ def columns(
     """Return letter, name and state of each session, then as many rows as fit, from the left.
 
     A session's letter depends on its index, and also marks its lines in charts. Rules separate
-    arguments, other requests and reports.
+    arguments, reported configurations, other requests and reports.
     """
     letters = {session.id: letter(place) for place, session in enumerate(sessions)}
     found: list[Column[Session]] = [
@@ -94,8 +104,8 @@ def columns(
     return found
 
 
-def _part(row: Row) -> tuple[bool, bool]:
-    return row.kind is Kind.ARGUMENT, row.is_reported
+def _part(row: Row) -> tuple[bool, bool, bool]:
+    return row.kind is Kind.ARGUMENT, row.kind is Kind.CONFIG, row.is_reported
 
 
 def is_key(column: Column[Session]) -> bool:
@@ -123,10 +133,11 @@ def text(row: Row, session: Session, baseline: Session, cells: int | None = None
     `cells`: available width; the change is omitted if both do not fit.
     """
     value, other = row.values.get(session.name), row.values.get(baseline.name)
-    if session.id != baseline.id and value is not None and repr(value) == repr(other):
+    if session.id != baseline.id and value is not None and row.token(value) == row.token(other):
         return EQUAL
     shown = cell(row, session.name)
-    change = "" if session.id == baseline.id else _change(value, other)
+    is_plain = session.id == baseline.id or row.kind is Kind.CONFIG
+    change = "" if is_plain else _change(value, other)
     whole = f"{shown} {change}" if change else shown
     return whole if cells is None or width(whole) <= cells else shown
 

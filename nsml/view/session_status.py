@@ -19,6 +19,7 @@ from nsml.view.program_changes import MADE, OPEN
 from nsml.view.program_changes import line as change_line
 from nsml.view.progress import progress_text
 from nsml.view.queue import waiting_lines
+from nsml.view.reported_config import lines as config_lines
 from nsml.view.sessions import (
     SIMULATED,
     WAITING_STATES,
@@ -86,6 +87,7 @@ def lines(
         found.append(f"  not made: a version of {name}: {why}")
     if session.replicas:
         found += _place_lines(session)
+    found += [f"  {line}" for line in config_lines(session)]
     found += _change_lines(session)
     if progress := progress_text(session, now):
         found.append(f"  progress: {progress}")

@@ -371,3 +371,81 @@ def test_of_many_files_the_first_are_shown_to_people(nsml, state, two, tmp_path)
     told = nsml("diff", "1", "2", "--all", terminal=True, NO_COLOR="1")
     assert "(12 more files differ: nsml diff kim/mnist/1 kim/mnist/2 --stat)" in told.stderr
     assert "\x1b[2J" not in told.stdout + told.stderr
+
+
+def configure(session, values, origin="wandb", run=""):
+    session.reported_config.runs.add(origin=origin, run=run, json=json.dumps(values))
+
+
+def test_reported_configurations_are_compared_in_a_section_of_their_own(nsml, two):
+    for session, rate in zip(two, (0.1, 0.00012345678), strict=True):
+        optimizer = {"lr": rate, "betas": [0.9, 0.999], "name": "adam"}
+        configure(session, {"optimizer": optimizer, "seed": 1, "amp": rate < 0.01})
+    configure(two[1], {"depth": None, "lr\x1b": "x"}, run="second")
+    shown = nsml("diff", "1", "2")
+    tables = shown.stdout.split("\n\n")
+    assert [line.split() for line in tables[1].splitlines()] == [
+        ["Reported", "config", "kim/mnist/1", "kim/mnist/2"],
+        ["-" * 15, "-" * 11, "-" * 13],
+        ["amp", "false", "true"],
+        ["optimizer.lr", "0.1", "0.00012345678"],
+        ["second/depth", "-", "null"],
+        ["second/lr␛", "-", "x"],
+    ]
+    assert [table.split()[0] for table in tables] == ["Argument", "Reported", "Code", "Summary"]
+    assert (
+        "the same (7): epochs=10 gpus=0 nodes=1 priority=normal and 3 values of the reported config"
+        in shown.stderr
+    )
+    assert "Reported" not in nsml("diff", "1", "2", "--args").stdout
+    assert "optimizer" not in nsml("diff", "1", "2", "--ignore", "optimizer.*").stdout
+    everything = nsml("diff", "1", "2", "--all-keys").stdout
+    assert "[0.9, 0.999]" in everything
+
+
+def test_reported_configurations_for_programs(nsml, two):
+    configure(two[0], {"lr": 0.1, "layers": [1, 2], "name": "a"})
+    configure(two[1], {"lr": 0.2, "layers": [1, 2], "name": "a"})
+    configure(two[1], {"lr": "0.2", "name": "b"}, origin="mlflow")
+    items = json.loads(nsml("diff", "1", "2", "--all-keys", "-j").stdout)["items"]
+    found = {item["key"]: item for item in items if item["kind"] == "config"}
+    assert found["lr"]["values"] == {"kim/mnist/1": 0.1, "kim/mnist/2": 0.2}
+    assert found["lr"]["differs"]
+    assert not found["layers"]["differs"]
+    assert found["layers"]["values"]["kim/mnist/1"] == [1, 2]
+    assert found["name (mlflow)"]["values"] == {"kim/mnist/2": "b"}
+    assert "lr (mlflow)" not in found, "the same value"
+
+
+@pytest.mark.parametrize("text", ["", "[1]", "{", "[" * 9999, '{"a": ' * 200 + "1" + "}" * 200])
+def test_a_configuration_that_cannot_be_read_ends_no_command(nsml, two, text):
+    two[0].reported_config.runs.add(origin="wandb", json=text)
+    assert nsml("diff", "1", "2").code == 0
+    assert nsml("status", "--explain", "1").code == 0
+    assert nsml("status", "--explain", "1", "-j").code == 0
+
+
+def test_the_status_of_a_session_has_its_reported_configuration(nsml, two):
+    assert "reported" not in nsml("status", "--explain", "1").stdout
+    assert json.loads(nsml("status", "--explain", "1", "-j").stdout)["reported_config"] is None
+    values = {
+        "lr": 0.1,
+        "opt": {"name": "adam"},
+        "text": "x" * 500,
+        **{f"k{n}": n for n in range(30)},
+    }
+    configure(two[0], values)
+    configure(two[0], {"a": 1}, origin="mlflow", run="eval")
+    two[0].reported_config.is_cut = True
+    shown = nsml("status", "--explain", "1").stdout
+    assert "  reported config (wandb): lr=0.1 opt.name=adam text=xxx" in shown
+    assert "x" * 60 not in shown
+    assert " … 9 more\n" in shown
+    assert "  reported config (mlflow eval): a=1\n" in shown
+    assert "some values were left out" in shown
+    record = json.loads(nsml("status", "--explain", "1", "-j").stdout)["reported_config"]
+    assert record["is_cut"]
+    assert record["runs"] == [
+        {"origin": "wandb", "run": None, "values": values},
+        {"origin": "mlflow", "run": "eval", "values": {"a": 1}},
+    ]

@@ -232,7 +232,7 @@ def test_counted_apart(nsml, gang):
     )
     shown = nsml("eventlen", "@last", "--rank", "0", "--attempt", "1").stdout
     assert shown.splitlines()[-1].split() == ["loss", "2", "1", "0"]
-    assert nsml("eventlen", "@last", "-o", "csv").stdout == "name,count\nloss,7\nnote,1\n"
+    assert nsml("eventlen", "@last", "-o", "csv").stdout == "name,count,origin\nloss,7,\nnote,1,\n"
 
 
 @pytest.mark.parametrize("output", ["csv", "jsonl", "table"])
@@ -317,3 +317,35 @@ def test_what_stays_is_spread_evenly(count, most):
         assert len(places) - 2 == count
     widest = max(after - before for before, after in itertools.pairwise(places))
     assert widest <= 8 * count / most
+
+
+def test_each_value_says_its_origin(nsml, state):
+    session = state.add("kim/mnist/1")
+    for name, origin in (("loss", "wandb"), ("own", ""), ("acc", "log")):
+        state.report(session, name, 0.5, step=1, origin=origin)
+    shown = nsml("events", "1").stdout
+    assert [line.split()[-1] for line in shown.splitlines()] == [
+        "Origin",
+        "------",
+        "wandb",
+        "-",
+        "log",
+    ]
+    rows = [json.loads(line) for line in nsml("events", "1", "-o", "jsonl").stdout.splitlines()]
+    assert [row["origin"] for row in rows] == ["wandb", None, "log"]
+    rows = list(csv.DictReader(io.StringIO(nsml("events", "1", "-o", "csv").stdout)))
+    assert [row["origin"] for row in rows] == ["wandb", "", "log"]
+    assert "Origin" not in nsml("events", "1", "own").stdout
+    counted = [line.split() for line in nsml("eventlen", "1").stdout.splitlines()]
+    assert counted[0] == ["Metric", "Count", "Origin"]
+    assert counted[2:] == [["acc", "1", "log"], ["loss", "1", "wandb"], ["own", "1", "-"]]
+    items = json.loads(nsml("eventlen", "1", "-j").stdout)["items"]
+    assert [item["origin"] for item in items] == ["log", "wandb", None]
+    for form in ("csv", "jsonl"):
+        text = nsml("export", "1", "--format", form).stdout
+        found = (
+            [json.loads(line) for line in text.splitlines()]
+            if form == "jsonl"
+            else list(csv.DictReader(io.StringIO(text)))
+        )
+        assert [row["origin"] or "" for row in found] == ["wandb", "", "log"]

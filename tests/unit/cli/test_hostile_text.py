@@ -103,6 +103,9 @@ def hostile(state, everything, tmp_path):
     environment = state.environments[node.name][0]
     environment.key = environment.owner = EVIL
     environment.sessions.append(EVIL)
+    told = json.dumps({EVIL: {EVIL: EVIL}, "list": [EVIL]})
+    session.reported_config.runs.add(origin="wandb", run=EVIL, json=told)
+    state.report(session, "train/loss", 0.5, step=9, origin=EVIL)
     session.replicas[0].image = session.environment_lock.digest = EVIL
     state.locks[session.id] = (
         f"numpy==1 ; {EVIL.replace(chr(10), '').replace(chr(13), '')} --hash=sha256:{'a' * 64}\n"

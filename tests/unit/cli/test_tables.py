@@ -227,7 +227,10 @@ def test_eventlen(nsml, everything):
     assert nsml("eventlen", "@last").stdout == (
         "Metric      Count\n----------  -----\nnote        1\ntrain/loss  3\n"
     )
-    assert nsml("eventlen", "@last", "-o", "csv").stdout == "name,count\nnote,1\ntrain/loss,3\n"
+    assert (
+        nsml("eventlen", "@last", "-o", "csv").stdout
+        == "name,count,origin\nnote,1,\ntrain/loss,3,\n"
+    )
 
 
 def test_ps_json(nsml, everything):

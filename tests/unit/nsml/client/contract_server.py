@@ -6,13 +6,12 @@ It places nothing: tests say what sessions do. Its servicers follow the comments
 from __future__ import annotations
 
 import fnmatch
-import itertools
 import math
 import re
 import tempfile
 import threading
 import time
-from collections import defaultdict
+from collections import Counter, defaultdict
 from concurrent.futures import ThreadPoolExecutor
 from types import TracebackType
 from typing import Self
@@ -328,9 +327,17 @@ class State(WithCompetitions, WithBoards):
             self.logs.setdefault((session.id, attempt, rank), bytearray()).extend(data)
             self.changed.notify_all()
 
-    def report(self, session, name, number=None, *, step=None, json="", rank=0, attempt=1):
+    def report(
+        self, session, name, number=None, *, step=None, json="", rank=0, attempt=1, origin=""
+    ):
         point = pb.MetricPoint(
-            name=name, number=number, step=step, json=json, attempt=attempt, rank=rank
+            name=name,
+            number=number,
+            step=step,
+            json=json,
+            attempt=attempt,
+            rank=rank,
+            origin=origin,
         )
         with self.changed:
             session.attempt = max(session.attempt, attempt)
@@ -858,9 +865,12 @@ class Sessions(sessions_pb2_grpc.SessionServiceServicer):
 
     def ListMetrics(self, request, context):
         session = self.state.find(request.session, context)
-        names = sorted(p.name for p in self.state.points.get(session.id, []))
+        points = self.state.points.get(session.id, [])
+        counts = Counter(point.name for point in points)
+        origins = {point.name: point.origin for point in reversed(points)}
         metrics = [
-            pb.Metric(name=name, count=len(list(group))) for name, group in itertools.groupby(names)
+            pb.Metric(name=name, count=counts[name], origin=origins[name])
+            for name in sorted(counts)
         ]
         let_go = self.state.let_go if self.state.let_go.seconds else None
         return pb.ListMetricsResponse(metrics=metrics, let_go=let_go)
