@@ -35,7 +35,7 @@ from nsml.client.stacks import read_stacks
 from nsml.client.streams import ENDED_STATES, Link, read_logs, watch_sessions
 from nsml.common.backoff import backoff_s
 from nsml.common.clock import in_thread
-from nsml.common.concurrency import TaskGroup
+from nsml.common.concurrency import TaskGroup, each_at_once
 from nsml.common.text import visible
 from nsml.common.units import parse_duration
 from nsml.content.errors import ContentError
@@ -57,6 +57,7 @@ from tui.model import (
     ClusterReceived,
     CodeReceived,
     CompetitionsReceived,
+    ConfigReceived,
     ContentReceived,
     DatasetsReceived,
     EndedReceived,
@@ -122,6 +123,8 @@ BOARDS_EVERY_S: Final = 10.0
 MOST_FILES: Final = 10_000
 """Of a dataset with a file list: its manifest names every chunk, too."""
 MOST_FILES_BYTES: Final = 64 * 1024**3
+_AT_ONCE: Final = 8
+"""Sessions read concurrently."""
 EACH_S: Final = 0.1
 """Extra poll interval of series, for each of several sessions."""
 MOST_COLUMNS: Final = 8_000
@@ -474,7 +477,9 @@ class Feed:
 
     # Tabs of one session
 
-    async def detail(self, session: Session, detail: Detail, medium: Media | None) -> None:
+    async def detail(  # noqa: C901 - a topic a line
+        self, session: Session, detail: Detail, medium: Media | None
+    ) -> None:
         """Receive a tab's topic; `medium`: the media file to read."""
         match detail.topic:
             case Topic.CHECKPOINTS | Topic.ARTIFACTS:
@@ -491,6 +496,8 @@ class Feed:
                 await self.content(session, medium)
             case Topic.KNOBS:
                 await self.knobs(session)
+            case Topic.CONFIG:
+                await self.configs([session])
             case Topic.PROCESSES:
                 await self.processes(session, int(detail.what))
             case Topic.STACKS:
@@ -575,6 +582,29 @@ class Feed:
             return KnobsReceived(session.id, found, self._client.clock.time())
 
         await self._inside(Topic.KNOBS, look)
+
+    async def configs(self, sessions: Sequence[Session]) -> None:
+        """Receive the configurations that their programs reported; of more sessions less often."""
+        ids = tuple(session.id for session in sessions)
+        before: ConfigReceived | None = None
+
+        async def config(session_id: str) -> pb.ReportedConfig:
+            try:
+                return (await self._client.sessions.get(session_id)).reported_config
+            except NotFound:
+                return pb.ReportedConfig()  # removed meanwhile
+
+        async def look() -> ConfigReceived:
+            nonlocal before
+            found = await each_at_once(ids, config, most=_AT_ONCE)
+            received = ConfigReceived(ids, dict(zip(ids, found, strict=True)))
+            if before is None or received != before:
+                before = received
+            return before  # an identical answer is not drawn again
+
+        have_ended = all(session.state in ENDED_STATES for session in sessions)
+        every_s = ENDED_DETAILS_EVERY_S if have_ended else DETAILS_EVERY_S + EACH_S * len(ids)
+        await self._again(Topic.CONFIG, look, lambda event: event, every_s=every_s)
 
     async def processes(self, session: Session, rank: int) -> None:
         """Receive a replica's processes and connections."""

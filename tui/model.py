@@ -51,6 +51,7 @@ if TYPE_CHECKING:
         ExplainSessionResponse,
         ListQueueResponse,
         ReplicaProcesses,
+        ReportedConfig,
         Session,
     )
     from nsml.v1.telemetry_pb2 import ReadTelemetryResponse
@@ -425,6 +426,14 @@ class KnobsReceived:
 
 
 @dataclass(frozen=True, slots=True)
+class ConfigReceived:
+    """The configurations that the programs of the shown sessions reported, by the session's id; empty ones included."""
+
+    session_ids: tuple[str, ...]
+    configs: Mapping[str, ReportedConfig]
+
+
+@dataclass(frozen=True, slots=True)
 class ProcessesReceived:
     """The processes of the replica of a rank, and its connections."""
 
@@ -451,6 +460,7 @@ DetailReceived: TypeAlias = (
     | MediaReceived
     | ContentReceived
     | KnobsReceived
+    | ConfigReceived
     | ProcessesReceived
     | StacksReceived
 )
@@ -644,7 +654,7 @@ class Shown:
     def is_of(self, event: ShownReceived) -> bool:
         """Whether the event is of the shown sessions."""
         match event:
-            case SeriesReceived(session_ids=ids):
+            case SeriesReceived(session_ids=ids) | ConfigReceived(session_ids=ids):
                 return ids == self.session_ids
             case CodeReceived(pair=pair):
                 return pair == self.pair
@@ -1107,6 +1117,7 @@ TOPICS: Final[Mapping[type, Topic]] = {
     MediaReceived: Topic.MEDIA,
     ContentReceived: Topic.CONTENT,
     KnobsReceived: Topic.KNOBS,
+    ConfigReceived: Topic.CONFIG,
     ProcessesReceived: Topic.PROCESSES,
     StacksReceived: Topic.STACKS,
     DatasetsReceived: Topic.DATASETS,

@@ -325,7 +325,8 @@ _FIELDS: Final[Mapping[type, tuple[_Field, ...]]] = {
 }
 """Recorded events, each with its fields in order.
 
-Code is not recorded: a replay shows only what a program did. Nor is the rest of long commands: it shows lists. Nor is
+Code is not recorded: a replay shows only what a program did. Nor is the rest of long commands, nor configurations that
+programs reported: it shows lists. Nor is
 data from inside a program: its processes and variables may contain secrets.
 """
 _CALLER: Final = "caller"

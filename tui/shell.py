@@ -578,6 +578,8 @@ class Shell(App[None]):
                 group.create_task(feed.log(session, self.model.shown.rank))
                 if session.state not in ENDED_STATES:
                     group.create_task(feed.explanation(session))
+            else:
+                group.create_task(feed.configs(sessions))
 
     async def _charts(self, feed: Feed, sessions: Sequence[Session]) -> None:
         """Receive the series of the current query; restart when it changes."""

@@ -41,6 +41,7 @@ class Topic(StrEnum):
     MEDIA = "media"
     CONTENT = "content"
     KNOBS = "knobs"
+    CONFIG = "reported config"
     PROCESSES = "processes"
     STACKS = "stacks"
     DATASETS = "datasets"
@@ -65,11 +66,12 @@ OF_TABS: Final = frozenset(
         Topic.MEDIA,
         Topic.CONTENT,
         Topic.KNOBS,
+        Topic.CONFIG,
         Topic.PROCESSES,
         Topic.STACKS,
     }
 )
-"""Of the shown session: received only while a tab shows them."""
+"""Of the shown session: received only while a tab shows them. The configuration is also received of compared sessions."""
 OF_SESSIONS: Final = OF_TABS | {Topic.SERIES, Topic.LOG, Topic.EXPLANATION, Topic.CODE}
 """Of the shown sessions; most others are platform-wide."""
 OF_ONE: Final = frozenset({Topic.TREE, Topic.PROJECT, Topic.BOARD, Topic.STANDINGS})

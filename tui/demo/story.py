@@ -25,6 +25,7 @@ from tui.model import (
     CheckpointsReceived,
     ClusterReceived,
     CompetitionsReceived,
+    ConfigReceived,
     ContentReceived,
     DatasetsReceived,
     EndedReceived,
@@ -151,7 +152,7 @@ class Demo:
         elif topic in OF_TABS and _is_due(after, at) and (after is None or topic not in _FOR_GOOD):
             yield at, self._detail(parts[0], topic, what, now)
 
-    def _detail(  # noqa: PLR0911 - a topic a line
+    def _detail(  # noqa: C901, PLR0911 - a topic a line
         self, part: ScriptedSession, topic: Topic, what: str, now: float
     ) -> DetailReceived | Refused:
         """Data of a session's tab."""
@@ -173,6 +174,8 @@ class Demo:
                 return KnobsReceived(
                     part.id, inside.knobs(part, self.origin, now), self.origin + now
                 )
+            case Topic.CONFIG:
+                return ConfigReceived((part.id,), {part.id: tabs.config(part)})
             case Topic.PROCESSES:
                 return ProcessesReceived(part.id, what, inside.processes(part, int(what), now))
             case Topic.STACKS:

@@ -17,6 +17,7 @@ from nsml.v1.checkpoints_pb2 import (
     Checkpoint,
 )
 from nsml.v1.media_pb2 import MEDIA_STATE_DURABLE, MEDIA_STATE_SAVED, Media
+from nsml.v1.sessions_pb2 import ReportedConfig
 from nsml.v1.telemetry_pb2 import ReadTelemetryResponse
 from tui.demo.machines import figures_of
 from tui.demo.scenery import NODES
@@ -57,6 +58,16 @@ _TALE: Final = (
     "In spring a wren looked for a place. Here, said the hedge, nobody will find you. That, said the",
     "wren, is what every hedge says. It stayed, and for a while it was quiet on that side of the road.",
 )
+
+
+def config(part: ScriptedSession) -> ReportedConfig:
+    """Return what its program reported to W&B: only the one that pretrains does."""
+    found = ReportedConfig()
+    if part.program.dataset == "tales":
+        optimizer = {"name": "adamw", "betas": [0.9, 0.95], "weight_decay": 0.1}
+        values = {"optimizer": optimizer, "precision": "bf16", "seq_len": 4096}
+        found.runs.add(origin="wandb", json=json.dumps(values))
+    return found
 
 
 def saved(part: ScriptedSession, origin: float, now: float) -> list[Checkpoint]:

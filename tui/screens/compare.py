@@ -20,6 +20,7 @@ from nsml.view.complete_sessions import is_short
 from nsml.view.matrix import columns, compared, is_key, labels, ordered
 from nsml.view.plot import letter
 from nsml.view.series import spread
+from tui.model import ConfigReceived
 from tui.preferences import ComparePreferences
 from tui.screens.charting import ChartScreen
 from tui.screens.picking import Choice, Picker
@@ -37,7 +38,7 @@ if TYPE_CHECKING:
     from textual.app import ComposeResult
     from textual.binding import BindingType
 
-    from nsml.v1.sessions_pb2 import Session
+    from nsml.v1.sessions_pb2 import ReportedConfig, Session
     from nsml.view.compare import Kind, Row
     from nsml.view.series import Series
 
@@ -102,6 +103,7 @@ class CompareScreen(ChartScreen):
         self._aside = 0
         self._order: tuple[Kind, str, bool] | None = None
         self._sessions: list[Session] = []
+        self._configs: Mapping[str, ReportedConfig] = {}
         self._rows: list[Row] = []
         self._sought: re.Pattern[str] = re.compile("")
         self._differing: list[Row] = []
@@ -168,11 +170,15 @@ class CompareScreen(ChartScreen):
         """Update the sessions; their common values are computed again if one has changed."""
         rows = filter(None, map(self.model.row, self._ids))
         sessions = [row.session for row in rows]
-        if len(sessions) != len(self._sessions) or any(
-            one is not other for one, other in zip(sessions, self._sessions, strict=True)
+        received = self.model.shown.detail(ConfigReceived)
+        configs = received.configs if received is not None else self._configs
+        if (
+            configs is not self._configs
+            or len(sessions) != len(self._sessions)
+            or any(one is not other for one, other in zip(sessions, self._sessions, strict=True))
         ):
-            self._sessions = sessions
-            self._rows, self._same = compared(sessions)
+            self._sessions, self._configs = sessions, configs
+            self._rows, self._same = compared(sessions, configs)
             self._choose()
 
     def _choose(self) -> None:

@@ -1,6 +1,7 @@
 """Sessions side by side on the dashboard, with keys pressed, on a platform over real gRPC."""
 
 import asyncio
+import json
 
 import pytest
 
@@ -338,3 +339,16 @@ async def test_filters_look_into_all_of_long_commands(dashboard, add):
         await shows(pilot, "2 of 2 sessions")
         dashboard.show_sessions("last=2")
         await shows(pilot, "1 of 2 sessions")
+
+
+async def test_reported_configurations_are_columns(dashboard, server, add):
+    for number, rate in ((1, 0.1), (2, 0.2), (3, 0.1)):
+        session = add(number)
+        told = json.dumps({"optimizer": {"lr": rate}, "seed": 7})
+        session.reported_config.runs.add(origin="wandb", json=told)
+    async with dashboard.run_test(size=SIZE) as pilot:
+        await compare(pilot, 3)
+        await shows(pilot, "optimizer.lr", "1 column differs", "1 value of the reported config")
+        assert row(dashboard, "kim/mnist/3")[-1] == "0.1"
+        assert row(dashboard, "kim/mnist/2")[-1] == "0.2"
+        assert row(dashboard, "kim/mnist/1")[-1] == "="

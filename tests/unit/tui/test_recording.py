@@ -43,6 +43,7 @@ from tui.model import (
     ClusterReceived,
     CodeReceived,
     CompetitionsReceived,
+    ConfigReceived,
     ContentReceived,
     DatasetsReceived,
     DetailReceived,
@@ -215,6 +216,7 @@ def test_of_every_kind_it_is_said_whether_it_is_recorded():
     code = {WholeReceived, CodeReceived, FilesReceived, FileReceived}
     kinds = set(get_args(Event)) | set(get_args(DetailReceived))
     inside = {KnobsReceived, ProcessesReceived, StacksReceived}
+    code.add(ConfigReceived)
     assert kinds - {DetailReceived} - code - inside == set(recording._FIELDS)
     for kind, fields in recording._FIELDS.items():
         assert len(dataclasses.fields(kind)) == len(fields)

@@ -208,6 +208,32 @@ async def test_arguments_are_listed_with_what_else_was_asked_for(dashboard, serv
         assert "--" not in said(dashboard)
 
 
+async def test_what_its_programs_reported_is_beside_the_arguments(dashboard, server):
+    spec = pb.SessionSpec(entry="train.py", args=["--lr", "0.1"])
+    session = server.state.add("kim/mnist/1", spec=spec)
+    async with dashboard.run_test(size=(120, 40)) as pilot:
+        await opened(pilot, "a")
+        await shows(pilot, " lr  ", "1 argument")
+        assert "config" not in said(dashboard)
+        told = json.dumps(
+            {"optimizer": {"name": "adam\x1b[31m", "betas": [0.9, 0.999]}, "amp": True}
+        )
+        session.reported_config.runs.add(origin="wandb", json=told)
+        await pilot.press("d", "a")
+        await shows(
+            pilot,
+            "config",
+            "optimizer.name",
+            "adam␛[31m",
+            "[0.9, 0.999]",
+            "true",
+            "1 argument · 3 values reported to wandb",
+        )
+        assert "\x1b" not in said(dashboard)
+        await pilot.press("d")
+        await until(pilot, lambda: _listening(dashboard) == set())
+
+
 async def test_the_overview_has_the_arguments_as_they_were_typed(dashboard, server):
     spec = pb.SessionSpec(entry="train.py", args=["--lr", "0.1", "--oom", "two words"])
     server.state.add("kim/mnist/1", spec=spec)

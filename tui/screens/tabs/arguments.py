@@ -7,8 +7,11 @@ from typing import TYPE_CHECKING, cast
 from nsml.common.units import counted, size_text
 from nsml.view import compare
 from nsml.view.complete_sessions import is_short
+from nsml.view.reported_config import count_text
 from nsml.view.tables import Column
+from tui.model import ConfigReceived, Detail
 from tui.screens.tabs.tab import SessionTab
+from tui.sources import Topic
 from tui.widgets.table import Table
 
 if TYPE_CHECKING:
@@ -34,13 +37,17 @@ COLUMNS: tuple[Column[Row], ...] = (
 
 
 class ArgumentsTab(SessionTab):
-    """Arguments, and other requested settings."""
+    """Arguments, the configuration that its programs reported, and other requested settings."""
 
     name_of, key_of = "Args", "args"
 
     def body(self) -> ComposeResult:
         """The table."""
         yield Table(COLUMNS, key=lambda row: f"{row.kind} {row.key}", clock=self.now)
+
+    def details(self, session: Session) -> Sequence[Detail]:
+        """The reported configuration, of a session that has run."""
+        return (Detail(Topic.CONFIG),) if session.attempt else ()
 
     def command(self, session: Session) -> Sequence[str]:
         """Prints the line that repeats it."""
@@ -55,10 +62,20 @@ class ArgumentsTab(SessionTab):
 
     def draw(self, frame: Frame, session: Session) -> None:
         """Show them in the given order."""
-        rows = compare.by_kind([*compare.asked([session]), *compare.set_live([session])])
+        received = frame.model.shown.detail(ConfigReceived)
+        configs = received.configs if received is not None else {}
+        rows = compare.by_kind(
+            [
+                *compare.asked([session]),
+                *compare.configs([session], configs),
+                *compare.set_live([session]),
+            ]
+        )
         table = self.query_one(Table)
         table.none = "it was asked for nothing in particular"
         table.show(rows)
         count = sum(row.kind is compare.Kind.ARGUMENT for row in rows)
         lacking = [f"{size_text(session.left_out_bytes)} not here yet"] if is_short(session) else []
-        self.say(frame, session, [counted(count, "argument"), *lacking])
+        config = configs.get(session.id)
+        told = [count_text(config)] if config is not None else []
+        self.say(frame, session, [counted(count, "argument"), *told, *lacking])
