@@ -109,7 +109,15 @@ async def restore(who: Stubs, *requests: pb.RestoreSessionRequest) -> pb.Restore
 
 async def rows(rig: Rig) -> dict[str, int]:
     """What the history has of sessions, table by table."""
-    tables = ("streams", "checkpoints", "artifacts", "media", "session_locks", "session_restores")
+    tables = (
+        "streams",
+        "checkpoints",
+        "artifacts",
+        "media",
+        "session_locks",
+        "session_restores",
+        "reported_config",
+    )
 
     def work(connection: Any) -> dict[str, int]:
         counts = {name: f"SELECT count(*) FROM {name}" for name in tables}
