@@ -1,0 +1,1 @@
+"""Metrics out of what programs print: patterns of users, and recognisers of well-known lines."""
