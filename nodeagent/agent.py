@@ -610,6 +610,7 @@ class Agent:
         folder: ReplicaFolder,
         uploads: Uploads,
         paused: Callable[[bool], None],
+        log_metrics: Sequence[str],
     ) -> AsyncIterator[Collection]:
         cursors = await self._parts.run(partial(self._parts.journal.cursors, replica_id))
         collection = Collection(
@@ -622,6 +623,7 @@ class Agent:
             writes=self._parts.writes,
             clock=self._parts.clock,
             pace=Pace(self._settings.log_bytes_per_s, self._parts.clock),
+            log_metrics=log_metrics,
         )
         async with self._ingest.collecting(collection):
             yield collection

@@ -6,6 +6,7 @@
     shim.json    the shim's claim                        shim writes, atomically, once per replica
     group.json   the control group of its container      shim writes, atomically, if it is visible
     output       stdout and stderr; the byte offset identifies log text
+    log.records  metrics out of the log                  agent writes, in the format of the SDK's record files
     exit.json    the exit record                         shim writes, atomically and durably, last
     .reserve     space for exit.json on a full disk      shim reserves it at its start
     stop.json    the order {reason, grace_s, notice_s}   agent writes, then signals the shim
@@ -120,6 +121,11 @@ class ReplicaFolder:
     def output(self) -> Path:
         """Standard output and error of the program, as bytes."""
         return self.path / "output"
+
+    @property
+    def log_records(self) -> Path:
+        """Metrics out of the log."""
+        return self.path / "log.records"
 
     @property
     def exit(self) -> Path:

@@ -82,11 +82,12 @@ def write_event_files(app: App, references: Sequence[str], source: Source, folde
 def _points(
     app: App, client: Client, session: Session, source: Source
 ) -> AsyncGenerator[ReadMetricsResponse, None]:
-    from nsml.client.streams import read_curves
+    from nsml.client.log_points import read_points
 
-    return read_curves(
+    return read_points(
         client,
         session,
+        from_log=source.from_log,
         names=source.globs,
         all_attempts=source.has_all,
         patience_s=_PATIENCE_S,

@@ -24,9 +24,11 @@ from cli.results.metric_options import (
     check_there,
     chosen,
     event_record,
+    from_log_option,
     let_go_words,
     no_numbers_words,
     nothing_by,
+    nothing_in_log,
     rank_options,
     reduce_option,
     reduced,
@@ -57,6 +59,7 @@ class _Wanted:
     rank: int | None = None
     attempt: int | None = None
     is_apart: bool = False
+    from_log: tuple[str, ...] = ()
 
     @property
     def has_all(self) -> bool:
@@ -73,12 +76,13 @@ class _Wanted:
 async def _stream(
     app: App, client: Client, session: Session, wanted: _Wanted, *, follow: bool = False
 ) -> AsyncGenerator[list[Event], None]:
-    from nsml.client.streams import read_curves
+    from nsml.client.log_points import read_points
 
     missing = 0
-    stream = read_curves(
+    stream = read_points(
         client,
         session,
+        from_log=wanted.from_log,
         names=wanted.names,
         follow=follow,
         all_attempts=wanted.has_all,
@@ -105,6 +109,7 @@ async def _stream(
         "nsml events @last train/loss -f",
         "nsml events @last train/loss --reduce mean",
         "nsml events @last 'val/*' --downsample 100",
+        "nsml events @last --from-log auto",
     ],
 )
 @session_argument()
@@ -114,6 +119,7 @@ async def _stream(
 @click.option("-f", "--follow", is_flag=True, help="Follow until the session ends.")
 @rank_options
 @attempts_option
+@from_log_option
 @reduce_option
 @click.option(
     "--downsample",
@@ -133,6 +139,7 @@ def events(
     rank: int | None,
     attempt: int | None,
     is_apart: bool,
+    from_log: tuple[str, ...],
     how: str | None,
     downsample: int | None,
 ) -> None:
@@ -148,6 +155,7 @@ def events(
         rank=rank,
         attempt=attempt,
         is_apart=is_apart,
+        from_log=from_log,
     )
     if follow:
         _check_follows(app, limit or downsample, how)
@@ -169,7 +177,7 @@ def events(
                     _write(app, some)
                     app.flags.has_header = False
                     app.stdout.flush()
-        gone = "" if has_any else await let_go_words(app, client, [found])
+        gone = "" if has_any or from_log else await let_go_words(app, client, [found])
         return found, list(kept) if fewer is None else fewer.events(), has_any, gone
 
     found, kept, has_any, gone = app.call(show)
@@ -199,7 +207,7 @@ def _downsampled(found: list[Event], most: int) -> list[Event]:
 
 def _check_nothing(app: App, found: Session, given: str, wanted: _Wanted) -> None:
     """Raise CommandError if nothing was found since the metric, replica or attempt does not exist."""
-    if wanted.names:
+    if wanted.names and not wanted.from_log:
         ask_known(
             app, [given], wanted.names, lambda session, name: ["events", *operands(session, name)]
         )
@@ -223,6 +231,8 @@ def _nothing(wanted: _Wanted, session: Session, kept: Sequence[Event] = ()) -> s
     """Return why there is nothing to show; `kept` was left out since it is not numeric."""
     if kept:
         return no_numbers_words(session.name, sorted({event.point.name for event in kept}))
+    if wanted.from_log:
+        return nothing_in_log(wanted.from_log)
     if wanted.since_step is not None:
         return f"nothing from step {wanted.since_step:g} on"
     return nothing_by(wanted.rank, wanted.attempt, [session])

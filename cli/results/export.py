@@ -21,6 +21,7 @@ from cli.results.metric_options import (
     attempts_option,
     check_known,
     fits,
+    from_log_option,
     metric_option,
     tell_let_go,
     tell_missing,
@@ -111,6 +112,7 @@ def _check_no_file(references: Sequence[str]) -> None:
         "nsml export @last -m 'val/*' > validation.csv",
         "nsml export 'kim/mnist/*' --format parquet -o points/",
         "nsml export @last --format jsonl | head -3",
+        "nsml export @last --from-log auto -o printed.csv",
     ],
 )
 @sessions_argument()
@@ -121,6 +123,7 @@ def _check_no_file(references: Sequence[str]) -> None:
     help="Default: by the file's extension, else csv.",
 )
 @metric_option()
+@from_log_option
 @click.option(
     "-o",
     "--out",
@@ -139,6 +142,7 @@ def export(
     references: tuple[str, ...],
     form: str | None,
     metrics: tuple[str, ...],
+    from_log: tuple[str, ...],
     target: str,
     is_apart: bool,
 ) -> None:
@@ -159,8 +163,10 @@ def export(
 
     async def copy(client: Client) -> list[Written]:
         sessions = await sessions_of(client, given)
-        total = await _total(client, sessions, metrics)
-        exporting = _Exporting(app, client, metrics, progress, total, is_apart=is_apart)
+        total = 0 if from_log else await _total(client, sessions, metrics)
+        exporting = _Exporting(
+            app, client, metrics, progress, total, is_apart=is_apart, from_log=from_log
+        )
         if target == "-" or not _is_folder(target):
             with _open(app, target) as file:
                 return await exporting.write(file, chosen, sessions, target)
@@ -254,6 +260,7 @@ class _Exporting:
         total: int,
         *,
         is_apart: bool,
+        from_log: Sequence[str],
     ) -> None:
         self._app = app
         self._client = client
@@ -261,6 +268,7 @@ class _Exporting:
         self._progress = progress
         self._total = total
         self._is_apart = is_apart
+        self._from_log = from_log
         self._done = 0
 
     async def write(
@@ -275,7 +283,7 @@ class _Exporting:
     async def _copy(self, session: Session, rows: PointsFile, target: str) -> Written:
         from google.protobuf.timestamp_pb2 import Timestamp
 
-        from nsml.client.streams import read_curves
+        from nsml.client.log_points import read_points
 
         count = missing = 0
         let_go = Timestamp()
@@ -285,9 +293,10 @@ class _Exporting:
             self._progress.close()
             tell(link)
 
-        stream = read_curves(
+        stream = read_points(
             self._client,
             session,
+            from_log=self._from_log,
             names=self._globs,
             all_attempts=self._is_apart,
             patience_s=_PATIENCE_S,

@@ -81,7 +81,8 @@ class LivePlot:
                     group.create_task(self._read(client, session, label))
             redrawing.cancel()
         ended = [await client.sessions.get(session.id) for session in sessions]
-        gone = await let_go_words(self._app, client, ended)
+        is_of_log = bool(self._source.from_log)
+        gone = "" if is_of_log else await let_go_words(self._app, client, ended)
         self._none = gone or self._why_nothing(ended)
         self.draw()
 
@@ -92,7 +93,7 @@ class LivePlot:
         return f"no metric {' or '.join(map(repr, source.globs))} was reported"
 
     async def _read(self, client: Client, session: Session, label: str) -> None:
-        from nsml.client.streams import read_metrics
+        from nsml.client.log_points import read_points
 
         def on_link(link: Link) -> None:
             self._lost.pop(label, None)
@@ -100,8 +101,16 @@ class LivePlot:
                 self._lost[label] = f"connection lost, reconnecting ({link.reason})"
             self._is_stale = True
 
-        globs = self._source.globs
-        stream = read_metrics(client, session.id, names=globs, follow=True, on_link=on_link)
+        source = self._source
+        stream = read_points(
+            client,
+            session,
+            from_log=source.from_log,
+            names=source.globs,
+            follow=True,
+            all_attempts=True,
+            on_link=on_link,
+        )
         async with aclosing(stream):
             async for answer in stream:
                 for point in answer.points:

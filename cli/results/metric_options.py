@@ -14,7 +14,7 @@ import click
 from cli.app import App
 from cli.arguments import WholeRange
 from cli.exits import CommandError, ExitCode
-from cli.group import near
+from cli.group import BadValue, near
 from nsml.common.shell import operands, shell_line, shell_word
 from nsml.common.units import counted, whole
 from nsml.view.elements import reported
@@ -59,6 +59,58 @@ def metric_option(name: str = "metrics", *also: str) -> Callable[[F], F]:
         metavar="GLOB",
         help="Only matching metrics; repeatable.",
     )
+
+
+def from_log_option(command: F) -> F:
+    """Add `from_log`: requests for metrics out of the log; empty: those that were reported."""
+    return click.option(
+        "--from-log",
+        "from_log",
+        type=_FromLog(),
+        multiple=True,
+        metavar="auto|NAME=PATTERN",
+        help="Numbers that it printed, as run --metric finds them, instead of reported ones; repeatable.",
+        callback=_checked_together,
+    )(command)
+
+
+class _FromLog(click.ParamType[str]):
+    """A request for metrics out of a log."""
+
+    name = "auto|NAME=PATTERN"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
+        _check_requests([value], param, ctx)
+        return str(value)
+
+
+def _checked_together(
+    ctx: click.Context, param: click.Parameter, values: Sequence[str]
+) -> Sequence[str]:
+    values = tuple(dict.fromkeys(values))
+    _check_requests(values, param, ctx)
+    return values
+
+
+def _check_requests(
+    texts: Sequence[str], param: click.Parameter | None, ctx: click.Context | None
+) -> None:
+    if not texts:
+        return
+    from nsml.log_metrics import patterns
+
+    try:
+        patterns.check_all(texts)
+    except ValueError as error:
+        message, _, why = str(error).partition(": ")
+        example = shell_word(patterns.EXAMPLE)
+        raise BadValue(
+            message,
+            param,
+            ctx,
+            why=why,
+            advice=f"nsml plot SESSION --from-log auto\nnsml plot SESSION --from-log {example}",
+        ) from None
 
 
 def rank_options(command: F) -> F:
@@ -370,6 +422,18 @@ def check_there(sessions: Sequence[Session], rank: int | None, attempt: int | No
     if attempt is not None and attempt > attempts:
         why = f"there {'was' if attempts == 1 else 'were'} {counted(attempts, 'attempt')}"
         raise CommandError(f"{subject} attempt {attempt}", code=ExitCode.NOT_FOUND, why=why)
+
+
+def nothing_in_log(requests: Sequence[str]) -> str:
+    """Return the message that no line of the log has a metric."""
+    from nsml.log_metrics.patterns import AUTO
+
+    if list(requests) == [AUTO]:
+        return (
+            "no line of the log has a metric that is recognised:"
+            " --from-log 'NAME=PATTERN' takes an RE2 pattern with a group around the number"
+        )
+    return "no line of the log matches"
 
 
 def nothing_by(

@@ -34,6 +34,7 @@ from cli.results.metric_options import (
     check_attempts,
     chosen,
     event_record,
+    from_log_option,
     let_go_words,
     metric_option,
     rank_options,
@@ -76,10 +77,13 @@ class _Share(click.FloatRange):
         "nsml plot @last -m 'val/*' -w",
         "nsml plot 'kim/mnist/*' --tensorboard runs",
         "nsml plot @last --csv",
+        "nsml plot @last --from-log auto",
+        r"nsml plot @last --from-log 'loss=loss is ([\d.]+)'",
     ],
 )
 @sessions_argument()
 @metric_option()
+@from_log_option
 @click.option(
     "-x",
     "axis",
@@ -133,6 +137,7 @@ def plot(
     *,
     references: tuple[str, ...],
     metrics: tuple[str, ...],
+    from_log: tuple[str, ...],
     axis: str | None,
     smooth: float,
     width: int | None,
@@ -153,7 +158,7 @@ def plot(
 
     If an attempt repeats steps of an earlier one, its values replace those. Lines of several
     sessions are named by the arguments that differ. Downsampling keeps every spike. Losses and
-    scores come first, validation before training. Counters (epoch, step) and constants are drawn
+    scores come first, validation before training. --from-log reads the log and stores nothing. Counters (epoch, step) and constants are drawn
     only if -m names them. At most 48 metrics are drawn; the others are named.
 
     In pictures, a line has the same colour and dashes in all charts, and a metric `NAME@std` is a
@@ -166,7 +171,14 @@ def plot(
     look = Look(axis=Axis(axis or "step"), smoothing=smooth, is_log=is_log)
     span = parse_span(app, given_span, look.axis)
     check_attempts(attempt, is_apart=is_apart)
-    source = Source(globs=metrics, rank=rank, attempt=attempt, how=how, is_apart=is_apart)
+    source = Source(
+        globs=metrics,
+        rank=rank,
+        attempt=attempt,
+        how=how,
+        is_apart=is_apart,
+        from_log=from_log,
+    )
     drawing = {
         "-x": axis is not None,
         "--smooth": smooth > 0,
@@ -273,6 +285,8 @@ def _show(
 
     groups = fetched.groups
     none = fetched.none
+    if fetched.is_from_log and groups:
+        app.say("from the log, and not stored: nsml run --metric records them")
     if not none and not narrowed(groups, options.span):
         none = f"nothing was reported within {span}"
     if none and (svg or png or fetched.is_no_number):
@@ -329,7 +343,7 @@ def _write_points(
 ) -> None:
     """Write the points of all sessions, in the order of the references, as CSV."""
     sessions, events = _read(app, references, source)
-    if source.globs and not events:
+    if source.globs and not events and not source.from_log:
         ask_known(
             app,
             [session.name for session in sessions],
@@ -339,7 +353,9 @@ def _write_points(
     of_those = chosen(events, source.rank, source.attempt)
     events = reduced(of_those, source.how)
     if not events:
-        none = app.call(lambda client: let_go_words(app, client, sessions))
+        none = (
+            "" if source.from_log else app.call(lambda client: let_go_words(app, client, sessions))
+        )
         if not none:
             none = why_nothing(sessions, source, {event.point.name for event in of_those})
             if source.globs and of_those:

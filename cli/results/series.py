@@ -19,6 +19,7 @@ from cli.results.metric_options import (
     let_go_words,
     no_numbers_words,
     nothing_by,
+    nothing_in_log,
     reduced,
     tell_let_go,
     tell_missing,
@@ -34,6 +35,8 @@ if TYPE_CHECKING:
     from nsml.view.series import Series
 
 _PATIENCE_S = 30.0
+_HINTED = 3
+"""Most metrics named in a hint."""
 _ARGUMENT_CELLS = 28
 """Cells for arguments in a line's name."""
 
@@ -49,6 +52,8 @@ class Source:
     """The name of a reduction over replicas."""
     is_apart: bool = False
     """Whether each attempt is a separate line."""
+    from_log: Sequence[str] = ()
+    """Requests for metrics out of the log; empty: reported ones."""
 
     @property
     def is_part(self) -> bool:
@@ -77,6 +82,8 @@ class Fetched:
     """Why there are no series; "" if there are some, or all are outside the span."""
     marks: Sequence[float] = ()
     """Steps of changes in the running program, for a single session."""
+    is_from_log: bool = False
+    """Whether they were printed, not reported."""
     is_no_number: bool = False
     """Whether the reason is that the named metrics hold no numbers."""
 
@@ -99,6 +106,8 @@ def fetch(
 
     async def work(client: Client) -> Fetched:
         sessions = await sessions_of(client, references)
+        if source.from_log:
+            return await _fetch_from_log(app, client, sessions, source, options)
         metrics = await reported(client, (one.name for one in sessions))
         listed = {metric.name for own in metrics.values() for metric in own}
         names = {name for name in listed if fits(name, source.globs)}
@@ -118,6 +127,8 @@ def fetch(
             none = await let_go_words(app, client, sessions)
             is_let_go = bool(none)
             none = none or why_nothing(sessions, source, names)
+            if not listed and not is_let_go:
+                await tell_printed(app, client, sessions)
         if found and options.span == EVERYTHING and not source.is_part:
             _tell_undrawn(app, sessions, source.globs, taken, found)
         is_no_number = bool(
@@ -134,6 +145,71 @@ def fetch(
         )
 
     return app.call(work)
+
+
+async def tell_printed(app: App, client: Client, sessions: Sequence[pb.Session]) -> None:
+    """Report metrics that a session without reports has printed, and the command that draws them."""
+    from nsml.client.errors import ClientError
+    from nsml.client.log_points import printed_metrics
+    from nsml.common.shell import shell_line
+    from nsml.common.text import visible
+
+    if len(sessions) != 1 or not app.is_for_people:
+        return
+    try:
+        names = await printed_metrics(client, sessions[0], patience_s=_PATIENCE_S)
+    except ClientError:
+        return  # only a hint
+    if names:
+        shown = visible(", ".join(names[:_HINTED])) + (", ..." if len(names) > _HINTED else "")
+        is_are = "is" if len(names) == 1 else "are"
+        draw = shell_line(["nsml", "plot", "--from-log", "auto", sessions[0].name])
+        app.say(f"{shown} {is_are} in the log: {draw}")
+
+
+async def _fetch_from_log(
+    app: App,
+    client: Client,
+    sessions: Sequence[pb.Session],
+    source: Source,
+    options: ChartOptions,
+) -> Fetched:
+    """Fetch the series that are in the logs of sessions."""
+    from nsml.client.series import first_charts, grouped
+    from nsml.view.metrics import not_worth_drawing
+    from nsml.view.program_changes import marks
+    from nsml.view.series import collect
+
+    found = []
+    for session, label in zip(sessions, labels_of(sessions), strict=True):
+        events: list[Event] = []
+        async with aclosing(points_of(app, client, session, source)) as stream:
+            async for some in stream:
+                events += some
+        events = reduced(chosen(events, source.rank, source.attempt), source.how)
+        lines = collect(
+            (event.point for event in events),
+            session=label,
+            axis=options.look.axis,
+            is_apart=source.is_apart,
+        )
+        found.append((session.id, lines))
+    taken, left_out = first_charts({name for _, lines in found for name in lines})
+    groups = grouped(
+        (session, {name: own for name, own in lines.items() if name in taken})
+        for session, lines in found
+    ).groups
+    undrawn = [] if source.globs else not_worth_drawing(groups)
+    if not groups:
+        check_there(sessions, source.rank, source.attempt)
+    return Fetched(
+        groups={name: lines for name, lines in groups.items() if name not in undrawn},
+        left_out=left_out,
+        undrawn=undrawn,
+        none="" if groups else nothing_in_log(source.from_log),
+        is_from_log=True,
+        marks=marks(sessions[0].changes) if len(sessions) == 1 else (),
+    )
 
 
 def _tell_undrawn(
@@ -162,6 +238,8 @@ def why_nothing(sessions: Sequence[pb.Session], source: Source, names: Iterable[
     Raises CommandError if there is no such replica or attempt.
     """
     check_there(sessions, source.rank, source.attempt)
+    if source.from_log:
+        return nothing_in_log(source.from_log)
     fitting = sorted(names)
     if fitting and not source.is_part:
         return no_numbers_words(sessions[0].name if len(sessions) == 1 else "SESSION", fitting)
@@ -294,12 +372,13 @@ async def points_of(
     app: App, client: Client, session: pb.Session, source: Source
 ) -> AsyncGenerator[list[Event], None]:
     """Yield a session's points in order; then report the number of permanently missing ones."""
-    from nsml.client.streams import read_curves
+    from nsml.client.log_points import read_points
 
     missing = 0
-    stream = read_curves(
+    stream = read_points(
         client,
         session,
+        from_log=source.from_log,
         names=source.globs,
         all_attempts=source.has_all,
         patience_s=_PATIENCE_S,

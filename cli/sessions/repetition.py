@@ -14,6 +14,7 @@ from nsml.client.errors import ClientError
 from nsml.common.shell import shell_line
 from nsml.common.text import visible
 from nsml.common.units import counted
+from nsml.spec import echo
 from nsml.spec.nsml_arguments import (
     fork_arguments,
     has_fork_arguments,
@@ -211,6 +212,7 @@ class Repetition:
             _check_ended(session)
         known = pb.Session.FromString(session.SerializeToString())
         self._leave_out_foreign(session)
+        _leave_out_hidden_echo(session)
         _leave_out_lost_start(session)
         _name_owner(session)
         put_again(request, session, self._given, self._typed)
@@ -441,6 +443,12 @@ def _leave_out_lost_start(session: Session) -> None:
     initial = session.spec.initial_checkpoint
     if session.HasField("imported") and not initial.digest:
         session.spec.ClearField("initial_checkpoint")
+
+
+def _leave_out_hidden_echo(session: Session) -> None:
+    """Drop another user's choice of loggers, which is not shown: it is no value that a program needs."""
+    if session.spec.environment.get(echo.VARIABLE) == HIDDEN:
+        del session.spec.environment[echo.VARIABLE]
 
 
 async def _required(client: Client, session: Session, spec: SessionSpec) -> Requirements | None:

@@ -51,6 +51,7 @@ from cli.sessions.written_files import warn_of_pushed
 from nsml.client.errors import InvalidRequest, Unavailable
 from nsml.common.shell import hint_line, shell_line, shell_word
 from nsml.common.units import exact_size_text
+from nsml.spec.echo import VARIABLE as ECHO
 from nsml.spec.run_flags import put_all
 from nsml.spec.variables import without_values
 
@@ -458,8 +459,7 @@ def options_of(
         raise click.UsageError("--no-code goes with --argv only: an entry is a file of the folder")
     given = {**given, "env": _environment(given)}
     _check_shm(given["shm_size"] or 0, given["memory"] or 0)
-    if given["gpu_model"] and not given["gpus"]:
-        raise click.UsageError("--gpu-model names GPUs, and -g 0 asks for none")
+    _check_together(given)
     if given["project"] is not None and not given["project"].strip():
         raise click.UsageError("--project names none: leave it out for your own")
     for reference in (*given["dataset"], *given["stream"]):
@@ -493,6 +493,14 @@ def options_of(
         rehash=given["rehash"],
         is_verbose=given.get("verbose", False),
     )
+
+
+def _check_together(given: dict[str, Any]) -> None:
+    """Raise click.UsageError for options that contradict each other."""
+    if given["echo"] and given["no_echo"]:
+        raise click.UsageError("--echo and --no-echo exclude one another")
+    if given["gpu_model"] and not given["gpus"]:
+        raise click.UsageError("--gpu-model names GPUs, and -g 0 asks for none")
 
 
 def _arguments(text: str, words: Sequence[str]) -> list[str]:
@@ -610,6 +618,8 @@ def _dry_run(app: App, options: RunOptions) -> None:
         "waiting": waiting or None,
         "files": len(listed.files) if listed is not None else 0,
         "bytes": listed.size if listed is not None else 0,
+        "log_metrics": list(request.spec.log_metrics),
+        "echo": request.spec.environment.get(ECHO),
     }
     if options.repetition is not None:
         found |= options.repetition.record(options.repetition.supposed(request))
@@ -617,6 +627,10 @@ def _dry_run(app: App, options: RunOptions) -> None:
     write_one(app, found, [text], name="state")
     if options.repetition is not None and app.is_for_people:
         options.repetition.tell(app, options.repetition.supposed(request))
+    if request.spec.log_metrics:
+        app.say(f"  metrics from the log: {shell_line(list(request.spec.log_metrics))}")
+    if echo := request.spec.environment.get(ECHO):
+        app.say(f"  loggers that report, too: {echo}")
     app.say("  nothing was sent, and no session made")
 
 

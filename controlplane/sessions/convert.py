@@ -165,6 +165,7 @@ def _to_spec(spec: sessions_pb2.SessionSpec) -> SessionSpec:
         keep_checkpoints=spec.keep_checkpoints,
         environment_lock=spec.environment_lock,
         output_datasets=tuple(spec.output_datasets),
+        log_metrics=tuple(spec.log_metrics),
         keep_files=spec.keep_files,
         no_keep_files=spec.no_keep_files,
         dockerfile=spec.dockerfile,

@@ -30,8 +30,9 @@ from controlplane.domain.values import (
 from controlplane.projects.projects import check_keep
 from controlplane.scheduler.fit import DEFAULT_MEMORY_BYTES
 from nsml.common.units import duration_text
+from nsml.log_metrics import patterns
 from nsml.packages import dockerfile
-from nsml.spec import git_facts, knobs, labels, output_datasets, variables
+from nsml.spec import echo, git_facts, knobs, labels, output_datasets, variables
 from nsml.spec.images import RULE, is_reference, whole_reference, why_never_pulled
 from nsml.spec.request_limits import (
     LEAST_DISK_BYTES,
@@ -139,6 +140,7 @@ def _validated(spec: SessionSpec, limits: TimeLimits) -> SessionSpec:
     _check_secrets(spec)
     _check_labels(spec.labels)
     _check_knobs(spec.knobs)
+    _check_log_metrics(spec.log_metrics)
     _check_initial_checkpoint(spec.initial_checkpoint)
     _check_after(spec.after)
     if spec.environment_lock:
@@ -191,6 +193,16 @@ def _check_outputs(texts: Sequence[str], user: str) -> tuple[str, ...]:
             f"a session has at most {output_datasets.MOST} output datasets, of different names"
         )
     return tuple(str(one._replace(owner="")) for one in found)
+
+
+def _check_log_metrics(texts: Sequence[str]) -> None:
+    try:
+        patterns.check_all(texts)
+    except ValueError as error:
+        message, _, why = str(error).partition(": ")
+        raise InvalidRequest(
+            message, why=why, attempt=f"nsml run --metric auto --metric '{patterns.EXAMPLE}' ..."
+        ) from error
 
 
 def check_supposed(spec: SessionSpec, limits: TimeLimits) -> SessionSpec:
@@ -373,11 +385,24 @@ def check_dockerfile(spec: SessionSpec) -> None:
 
 def _check_environment(environment: Mapping[str, str]) -> None:
     for name, value in environment.items():
-        _check_variable(name)
+        if name == echo.VARIABLE:
+            _check_echo(value)
+        else:
+            _check_variable(name)
         if "\0" in value:
             raise InvalidRequest(f"the value of {name[:80]} has a NUL character")
     if variables.size_of(environment) > MOST_ENVIRONMENT_BYTES:
         raise TooLarge(f"the environment may have at most {MOST_ENVIRONMENT_BYTES} bytes")
+
+
+def _check_echo(value: str) -> None:
+    try:
+        echo.echo_of(value)
+    except ValueError as error:
+        message, _, why = str(error).partition(": ")
+        raise InvalidRequest(
+            message, why=why, attempt="nsml run --echo wandb,tensorboard ..."
+        ) from error
 
 
 def _check_secrets(spec: SessionSpec) -> None:

@@ -88,6 +88,7 @@ def predict_spec(
         keep_checkpoints="",
         environment_lock="" if has_image else environment_lock,
         output_datasets=(),
+        log_metrics=(),
         keep_files=False,
         no_keep_files=True,
         keep_files_by_default=False,

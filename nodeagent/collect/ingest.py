@@ -11,7 +11,7 @@ import asyncio
 import json
 import random
 from collections import deque
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager, nullcontext
 from dataclasses import dataclass, field
 from typing import Any, NoReturn, TypeVar
@@ -21,6 +21,7 @@ import grpc.aio
 import structlog
 
 from nodeagent.collect.file_watcher import Writes
+from nodeagent.collect.log_metrics import LogMetrics
 from nodeagent.collect.pace import Pace
 from nodeagent.collect.send_window import SendQueue
 from nodeagent.collect.spool import ReplicaSpool, SpoolFollower
@@ -75,6 +76,7 @@ class Collection:
         writes: signals data to read; None: files are polled.
         clock: measures the rate of its work.
         pace: of its log; None: unlimited.
+        log_metrics: requests for metrics out of its log (`nsml.log_metrics.patterns`).
     """
 
     def __init__(
@@ -89,6 +91,7 @@ class Collection:
         writes: Writes | None = None,
         clock: Clock | None = None,
         pace: Pace | None = None,
+        log_metrics: Sequence[str] = (),
     ) -> None:
         clock = clock or SystemClock()
         self._pace = pace
@@ -98,7 +101,8 @@ class Collection:
         self.replica_id = replica_id
         self._folder = folder
         self._writes = writes
-        self._spool = ReplicaSpool(replica_id, folder, cursors)
+        metrics = LogMetrics(folder, log_metrics, clock) if log_metrics else None
+        self._spool = ReplicaSpool(replica_id, folder, cursors, log_metrics=metrics)
         self._acknowledged = dict(cursors)
         self._noticed = {stream: cursor.last for stream, cursor in cursors.items()}
         self._uploads = uploads

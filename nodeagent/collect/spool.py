@@ -26,6 +26,7 @@ from zlib import crc32
 
 import structlog
 
+from nodeagent.collect.log_metrics import LOG_WRITER
 from nodeagent.collect.streams import (
     GAP_COST,
     MAX_GAP_CREDIT,
@@ -44,6 +45,7 @@ if TYPE_CHECKING:
     from typing import TypeGuard
 
     from nodeagent.collect.file_watcher import WrittenFolder
+    from nodeagent.collect.log_metrics import LogMetrics
     from nodeagent.collect.streams import Item
     from nodeagent.folders import ReplicaFolder, ReplicaId
     from nsml.common.clock import Offload
@@ -91,8 +93,11 @@ class ReplicaSpool:
         folder: ReplicaFolder,
         cursors: Mapping[StreamId, Cursor],
         limits: SpoolLimits | None = None,
+        *,
+        log_metrics: LogMetrics | None = None,
     ) -> None:
         self._replica_id = replica_id
+        self._log_metrics = log_metrics
         self._folder = folder
         self._limits = limits or SpoolLimits()
         self._cursors = dict(cursors)
@@ -108,6 +113,8 @@ class ReplicaSpool:
         """Their streams, until they are forgotten: nothing more is read of them."""
         self.may_have_more = True
         """Whether there may be more than the last look returned."""
+        self.is_searching = False
+        """Whether there is more of the log to search for metrics, also if the last look returned nothing."""
 
     def rewind(self, cursors: Mapping[StreamId, Cursor]) -> None:
         """Read again from `cursors` on: unacknowledged data is sent again."""
@@ -128,6 +135,7 @@ class ReplicaSpool:
         `final`: no process of the replica is left. Then an empty result means the end.
         """
         items = self._read_log()
+        items += self._read_log_metrics(final=final)
         with ExitStack() as stack:
             try:
                 spool = stack.enter_context(open_folder(self._folder.path, ("run", "spool")))
@@ -196,7 +204,7 @@ class ReplicaSpool:
         }
         for writer in known.difference(writers):
             if writer > self._limits.files:
-                continue
+                continue  # no file of the program
             if spool is not None and _is_there(f"{writer}.records", spool):
                 continue
             file = self._files.get(writer) or self._new_file(writer)
@@ -228,6 +236,42 @@ class ReplicaSpool:
         file = RecordFile(stream, cursor, self._search)
         self._files[writer] = file
         return file
+
+    def _read_log_metrics(self, *, final: bool) -> list[Item]:
+        """Search the next piece of the log for metrics, and return those on file that were not read."""
+        metrics = self._log_metrics
+        self.is_searching = False
+        if metrics is None:
+            return []
+        try:
+            with metrics.opened() as descriptor:
+                self.is_searching = self._search_log(metrics)
+                if final and not self.is_searching:
+                    metrics.finish()
+                file = self._files.get(LOG_WRITER) or self._new_file(LOG_WRITER)
+                return file.read(descriptor, self._limits, final=final)
+        except OSError as error:
+            # The log itself and the program's reports are read in any case.
+            log.warning("log_metrics.failed", replica=str(self._replica_id), error=str(error))
+            return []
+
+    def _search_log(self, metrics: LogMetrics) -> bool:
+        """Search one piece; return whether there may be more."""
+        descriptor = _open(self._folder.output)
+        if descriptor is None:
+            return False
+        try:
+            cursor = Cursor(last=-1, offset=metrics.offset)
+            item = _next_text(self._log, descriptor, cursor, self._limits.bytes)
+        finally:
+            os.close(descriptor)
+        if isinstance(item, Batch):
+            return metrics.take(item.text) and len(item.text) == self._limits.bytes
+        if item is None:
+            metrics.flush()
+            return False
+        metrics.skip(item.cursor.offset)
+        return True
 
     def _read_log(self) -> list[Item]:
         cursor = self._cursors.get(self._log, Cursor.start(Channel.LOG))
@@ -506,8 +550,10 @@ class SpoolFollower:
             if items:
                 pause_s = self._shortest_s
                 yield items
-                if final or not is_told or self._spool.may_have_more:
+                if final or not is_told or self._spool.may_have_more or self._spool.is_searching:
                     continue
+            elif self._spool.is_searching:
+                continue
             elif final:
                 return
             await self._rest(_UNTOLD_S if is_told else pause_s)

@@ -52,6 +52,7 @@ from nodeagent.storage.checkpoints import OnlyResult, SavedCheckpoint, Uploads
 from nodeagent.storage.outputs import has_new_files, keep_files, take_outputs
 from nsml.common.clock import Clock, Offload
 from nsml.common.concurrency import TaskGroup
+from nsml.log_metrics.patterns import check_all
 from nsml.spec.output_datasets import output_dataset
 from nsml.spec.submission_exits import PREDICTION
 from nsml.v1 import agents_pb2 as pb
@@ -94,7 +95,7 @@ class Defaults:
 
 
 Collect = Callable[
-    [ReplicaId, ReplicaFolder, Uploads, Callable[[bool], None]],
+    [ReplicaId, ReplicaFolder, Uploads, Callable[[bool], None], Sequence[str]],
     AbstractAsyncContextManager[Collection],
 ]
 
@@ -104,7 +105,8 @@ class RunnerContext:
     """Shared by all runners of a node.
 
     `grants` looks devices up by uuid, ValueError for a missing one; `collect` sends
-    a replica's records, and calls its last argument when the program pauses or continues; `listen` opens
+    a replica's records and the metrics in its log that the last argument requests, and calls the one before when the program
+    pauses or continues; `listen` opens
     its request socket, for its owner; `reachable` allows tunnels to its program, and `closed` refuses them with the reason; `streaming` serves its
     streamed datasets; `run_long` is
     for work that the program can prolong; `mps_folder` has the pipes of the machine's MPS, if it
@@ -334,7 +336,7 @@ class Runner:
         await told.wait()
         self.has_collected = True
         uploads = self._uploads()
-        async with self.place.collect(self.replica_id, self.folder, uploads, self._paused):
+        async with self.place.collect(self.replica_id, self.folder, uploads, self._paused, ()):
             await asyncio.Event().wait()
         raise AssertionError
 
@@ -402,7 +404,10 @@ class Runner:
         self.has_collected = True
         uploads = self._uploads()
         await uploads.restore()
-        collecting = self.place.collect(self.replica_id, self.folder, uploads, self._paused)
+        metrics = self._log_metrics()
+        collecting = self.place.collect(
+            self.replica_id, self.folder, uploads, self._paused, metrics
+        )
         async with collecting as collection, TaskGroup() as group:
             uploading = group.create_task(uploads.work())
             if end is None:
@@ -418,6 +423,16 @@ class Runner:
             await uploads.finished()
             uploading.cancel()
         self._end(pb.REPLICA_PHASE_FINALIZED, end)
+
+    def _log_metrics(self) -> Sequence[str]:
+        """Return the requests for metrics out of its log that this version understands."""
+        spec = self.assignment.spec
+        try:
+            check_all(spec.log_metrics)
+        except ValueError as error:
+            log.warning("log_metrics.refused", replica=str(self.replica_id), error=str(error))
+            return ()
+        return () if is_sealed(spec) else tuple(spec.log_metrics)
 
     def _uploads(self) -> Uploads:
         only = _only_result(self.assignment.spec)

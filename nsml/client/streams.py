@@ -510,11 +510,12 @@ async def read_curves(
     async with aclosing(reading(follow=follow)) as stream:
         async for answer in stream:
             if not all_attempts:
-                _leave_out_superseded(answer, steps)
+                leave_out_superseded(answer, steps)
             yield answer
 
 
-def _leave_out_superseded(answer: pb.ReadMetricsResponse, steps: FirstSteps) -> None:
+def leave_out_superseded(answer: pb.ReadMetricsResponse, steps: FirstSteps) -> None:
+    """Remove the points that a later attempt superseded, by those in `steps` and before."""
     kept = []
     for point in answer.points:
         steps.note(place_of(point))

@@ -33,12 +33,16 @@ _NUMBER: Final = re.compile(NUMBER.encode())
 
 
 class Found(NamedTuple):
-    """The metrics of one line with one step. `offset`: of the line's first byte; `end`: after its last one."""
+    """The metrics of one line with one step. `offset`: of the line's first byte; `end`: after its line end.
+
+    `is_last`: the line has no further ones, with another step.
+    """
 
     offset: int
     end: int
     step: float | None
     values: dict[str, float]
+    is_last: bool = True
 
 
 class Scanner:
@@ -60,12 +64,26 @@ class Scanner:
             self._finders.append(may_have_values().search)
         self.state = state or State()
         """State that lines leave for later ones."""
+        self.room: int | None = None
+        """Number of lines with metrics that may still be read; None: any."""
+        self.passed = 0
+        """Number of lines that there was no room for."""
         self._rest = b""
         """The beginning of an unfinished line."""
         self._start = self._seen = offset
         """Offset of that line, and of the next byte."""
         self._awaits = False
         """Whether the last byte was a carriage return, which a line feed may follow."""
+
+    @property
+    def seen(self) -> int:
+        """Offset of the next byte for `feed`."""
+        return self._seen
+
+    @property
+    def unread(self) -> int:
+        """Offset of the first line that has not ended."""
+        return self._start
 
     def feed(self, data: bytes) -> Iterator[Found]:
         """Yield the metrics of the lines that end in the next bytes."""
@@ -155,6 +173,13 @@ class Scanner:
         """Yield the metrics of one line, those of each step together."""
         if b"\x1b" in line or b"\x08" in line:
             line = _ESCAPE.sub(b"", line)
+        if not any(find(line) for find in self._finders):
+            return
+        if self.room is not None:
+            if self.room <= 0:
+                self.passed += 1
+                return
+            self.room -= 1
         found = self._of_patterns(line)
         if self._is_auto:
             text = line.decode(errors="replace")
@@ -163,9 +188,9 @@ class Scanner:
                 named = {name for values in found.values() for name in values}
                 values = found.setdefault(reading.step, {})
                 values |= {k: v for k, v in reading.values.items() if k not in named}
-        for step, values in found.items():
-            if values:
-                yield Found(start, end, step, values)
+        left = [(step, values) for step, values in found.items() if values]
+        for number, (step, values) in enumerate(left, start=1):
+            yield Found(start, end, step, values, number == len(left))
 
     def _of_patterns(self, line: bytes) -> dict[float | None, dict[str, float]]:
         """Return what the user's patterns find, by step."""

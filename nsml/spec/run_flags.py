@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeVar
 
 from nsml.common.shell import option_words, shell_line
 from nsml.common.units import duration_text, exact_size_text, memory_text, thousandths
-from nsml.spec import checkpoint_retention, knobs, labels
+from nsml.spec import checkpoint_retention, echo, knobs, labels
 from nsml.spec.dataset_names import mounted_dataset
 from nsml.spec.output_datasets import output_dataset
 from nsml.spec.request_limits import (
@@ -403,6 +403,44 @@ class _Knobs(Kind):
         ]
 
 
+class _LogMetrics(Kind):
+    """`auto`, or NAME=PATTERN by the rules of `nsml.log_metrics.patterns`."""
+
+    is_repeated = True
+
+    def read(self, text: str) -> Any:
+        self._check([text])
+        return text
+
+    def check_together(self, values: Sequence[Any]) -> None:
+        self._check(list(dict.fromkeys(values)))
+
+    def _check(self, texts: Sequence[str]) -> None:
+        from nsml.log_metrics import patterns  # noqa: PLC0415 - most runs have none
+
+        try:
+            patterns.check_all(texts)
+        except ValueError as error:
+            message, _, why = str(error).partition(": ")
+            raise Unreadable(
+                message,
+                why=why,
+                advice=shell_line(["nsml", "run", "--metric", patterns.EXAMPLE]) + " ...",
+            ) from None
+
+    def put(self, message: Any, field: str, value: Any) -> None:
+        getattr(message, field).extend(dict.fromkeys(value))
+
+    def typed(self, message: Any, field: str) -> Iterable[str]:
+        return list(getattr(message, field))
+
+    def text(self, message: Any, field: str) -> str:
+        return " ".join(getattr(message, field))
+
+    def raw(self, message: Any, field: str) -> Any:
+        return list(getattr(message, field))
+
+
 class _BuildArguments(_Pairs):
     """NAME=VALUE by the rules of `nsml.packages.dockerfile`."""
 
@@ -426,6 +464,61 @@ class _Variables(_Pairs):
             name if value == HIDDEN else f"{name}={value}"
             for name, value in self.raw(message, field).items()
         ]
+
+    def raw(self, message: Any, field: str) -> Any:
+        # The choice of loggers has flags of its own.
+        return {k: v for k, v in super().raw(message, field).items() if k != echo.VARIABLE}
+
+
+class _Echo(Kind):
+    """Names of libraries, in one of the variables of the program."""
+
+    def read(self, text: str) -> Any:
+        try:
+            return echo.echo_of(text)
+        except ValueError as error:
+            message, _, why = str(error).partition(": ")
+            raise Unreadable(
+                message, why=why, advice="nsml run --echo wandb,tensorboard ..."
+            ) from None
+
+    def put(self, message: Any, field: str, value: Any) -> None:
+        if value:
+            getattr(message, field)[echo.VARIABLE] = value
+
+    def clear(self, message: Any, field: str) -> None:
+        getattr(message, field).pop(echo.VARIABLE, None)
+
+    def typed(self, message: Any, field: str) -> Iterable[str]:
+        value = self.text(message, field)
+        return [value] if value not in {"", HIDDEN, echo.NONE} else []
+
+    def text(self, message: Any, field: str) -> str:
+        value: str = getattr(message, field).get(echo.VARIABLE, "")
+        return value
+
+    def raw(self, message: Any, field: str) -> Any:
+        return self.text(message, field) or None
+
+
+class _NoEcho(_Echo):
+    """A switch for none of them."""
+
+    is_switch = True
+
+    def put(self, message: Any, field: str, value: Any) -> None:
+        if value:
+            getattr(message, field)[echo.VARIABLE] = echo.NONE
+
+    def clear(self, message: Any, field: str) -> None:
+        if self.raw(message, field):
+            super().clear(message, field)
+
+    def typed(self, message: Any, field: str) -> Iterable[str]:
+        return [""] if self.raw(message, field) else []
+
+    def raw(self, message: Any, field: str) -> Any:
+        return self.text(message, field) == echo.NONE
 
 
 class _Labels(_Pairs):
@@ -749,6 +842,32 @@ FLAGS: Final = (
         metavar="NAME=VALUE[@STEP]",
         record="knobs",
         compared="set",
+    ),
+    Flag(
+        ("--metric",),
+        _LogMetrics("metric out of the log"),
+        "Report numbers that it prints: auto recognises usual lines, PATTERN is RE2 with a group around the number; repeatable.",
+        field="spec.log_metrics",
+        metavar="auto|NAME=PATTERN",
+        record="log_metrics",
+        compared="metric",
+        status_title="metrics from log",
+    ),
+    Flag(
+        ("--echo",),
+        _Echo("libraries"),
+        f"Only these loggers of other libraries report to nsml, too: {', '.join(echo.ORIGINS)}. Default: all.",
+        field="spec.environment",
+        metavar="NAMES",
+        record="echo",
+        compared="echo",
+        status_title="echo",
+    ),
+    Flag(
+        ("--no-echo",),
+        _NoEcho(),
+        "None of them does.",
+        field="spec.environment",
     ),
     Flag(
         ("--after",),

@@ -99,6 +99,7 @@ SPEC: Final = SessionSpec(
     keep_checkpoints="last:2",
     environment_lock="d" * 64,
     output_datasets=("made=out",),
+    log_metrics=("auto", r"q=q is (\d+)"),
     allow_changed_data=True,
     keep_files=True,
     needs_conda=True,

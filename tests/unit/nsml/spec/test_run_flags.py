@@ -9,6 +9,7 @@ from cli.sessions.run import run
 from nsml.spec.run_flags import (
     FLAGS,
     Flag,
+    Unreadable,
     asked_record,
     asked_rows,
     asked_words,
@@ -121,6 +122,9 @@ ONE: dict[str, object] = {
     "memo": "one",
     "label": (("stage", "dev"), ("try", "1")),
     "set": (("lr", "0.5", None), ("lr", "0.25", 5000)),
+    "metric": ("auto",),
+    "echo": "wandb",
+    "no_echo": None,
     "after": (("kim/mnist/1", False), ("@last", True)),
     "nodes": 2,
     "env": {"A": "1", "B": "2"},
@@ -158,6 +162,9 @@ OTHER: dict[str, object] = {
     "memo": "other",
     "label": (("try", "2"),),
     "set": (("decay", "0.1", None),),
+    "metric": (r"q=q is (\d+)",),
+    "echo": "ray",
+    "no_echo": None,
     "after": (("kim/mnist/2", True),),
     "nodes": 1,
     "env": {"B": "3"},
@@ -234,3 +241,53 @@ def test_what_its_class_allows_and_its_own_project_are_not_asked_for() -> None:
     assert request.spec.HasField("lost_after")
     put_again(request, idle, told(retry=1), {"retry"})
     assert not request.spec.HasField("lost_after"), "it follows from the retries"
+
+
+def test_metrics_of_the_log_are_repeated_and_replaced_all_together() -> None:
+    session = asked(metric=("auto", r"q=q is (\d+)", "auto"))
+    assert list(session.spec.log_metrics) == ["auto", r"q=q is (\d+)"]
+    assert asked_words(session)[-4:] == ["--metric", "auto", "--metric", r"q=q is (\d+)"]
+    assert asked_record(session)["log_metrics"] == ["auto", r"q=q is (\d+)"]
+    assert asked_rows(session)["metric"] == r"auto q=q is (\d+)"
+    request = pb.CreateSessionRequest()
+    put_again(request, session, told(metric=("auto",)), {"metric"})
+    assert list(request.spec.log_metrics) == ["auto"]
+    again = pb.CreateSessionRequest()
+    put_again(again, session, told(), set())
+    assert again.spec.log_metrics == session.spec.log_metrics
+
+
+@pytest.mark.parametrize(
+    ("text", "why"),
+    [("loss", "takes auto"), ("loss=x", "no group"), ("loss=(", "missing"), ("=(x)", "takes auto")],
+)
+def test_what_is_no_metric_of_the_log_is_refused(text: str, why: str) -> None:
+    with pytest.raises(Unreadable) as error:
+        flag("--metric").kind.read(text)
+    assert why in f"{error.value} {error.value.why}"
+    assert "nsml run --metric" in error.value.advice
+
+
+def test_the_choice_of_loggers_is_a_variable_with_flags_of_its_own() -> None:
+    assert flag("--echo").kind.read("mlflow, WANDB,wandb") == "wandb,mlflow"
+    chosen = asked(echo="wandb,mlflow", env={"A": "1"})
+    assert dict(chosen.spec.environment) == {"A": "1", "NSML_ECHO": "wandb,mlflow"}
+    assert [*asked_words(chosen)][-4:] == ["--echo", "wandb,mlflow", "--env", "A=1"]
+    none = asked(no_echo=True)
+    assert dict(none.spec.environment) == {"NSML_ECHO": "none"}
+    assert [*asked_words(none)][-1:] == ["--no-echo"]
+    for before, given, after in (
+        (chosen, {"no_echo": True}, {"A": "1", "NSML_ECHO": "none"}),
+        (none, {"echo": "ray"}, {"NSML_ECHO": "ray"}),
+        (none, {"env": {"B": "2"}}, {"NSML_ECHO": "none", "B": "2"}),
+        (chosen, {}, {"A": "1", "NSML_ECHO": "wandb,mlflow"}),
+    ):
+        request = pb.CreateSessionRequest()
+        put_again(request, before, told(**given), set(given))
+        assert dict(request.spec.environment) == after
+
+
+@pytest.mark.parametrize("text", ["", ",", "wandbb", "none,wandb", "wandb;ray"])
+def test_an_unknown_logger_is_refused(text: str) -> None:
+    with pytest.raises(Unreadable):
+        flag("--echo").kind.read(text)
