@@ -92,16 +92,17 @@ def pattern_of(text: str) -> Pattern:
         raise ValueError(
             f"the pattern of {name} has no group: put parentheses around the number, as in '{EXAMPLE}'"
         )
-    find_line = _compiled(name, f"(?m){pattern}").search
+    find_line = _compiled(name, f"(?m){pattern}", captures=False).search
     return Pattern(name, compiled.search, find_line, value, step)
 
 
-def _compiled(name: str, pattern: str) -> Any:
+def _compiled(name: str, pattern: str, *, captures: bool = True) -> Any:
     import re2  # noqa: PLC0415 - who requests no metrics does without
 
     options = re2.Options()
     options.max_mem = _PATTERN_MEMORY
     options.never_nl = True
+    options.never_capture = not captures
     options.log_errors = False
     try:
         made = re2.compile(pattern.encode(), options)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, lru_cache
 from itertools import islice
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
@@ -26,11 +26,16 @@ _BAR_POINTS_PER_S: Final = 4
 """Most points of a progress bar per second of its own clock."""
 
 NUMBER: Final = r"[-+]?(?:\d{1,40}(?:\.\d{0,40})?|\.\d{1,40})(?:[eE][-+]?\d{1,4})?|[-+]?(?:nan|NaN|NAN|inf|Inf|INF)"
-_MAY_HAVE_VALUES: Final = (
-    r"(?i)epoch|loss|acc|error|[\w)'\"][ \t]{0,4}[=:][ \t]{0,16}['\"]?[-+]?(?:\.?\d|nan|inf)"
-    r"|(?:step|iter|episode)[\w]*\W{0,8}\d|\|[ \t]+\w[\w /]*[ \t]\d|\t\w+[ \t]+\d"
+_SHORT: Final = (
+    "nll|acc|acc[15]|top[15]|ppl|mse|mae|f1|auc|fid|wer|cer|iou|bpb|bpc|map50|step|iter|iteration"
 )
-"""Finds some part of each line with metrics, and of others: in RE2 syntax, for whole blocks."""
+_MAY_HAVE_VALUES: Final = (
+    r"(?i:loss|accuracy|perplexity|rmse|mape|bleu|rouge|auroc|auprc|elbo|psnr|ssim|miou|dice|reward|gnorm|grad_norm"
+    r"|learning_rate|val_error|train_error|epoch|episode)"
+    rf"|(?:^|[^A-Za-z])(?i:{_SHORT})(?:[^A-Za-z]|$)"
+    r"|[a-z](?:Nll|Acc|Ppl|Mse|Mae|Auc|Fid|Wer|Cer|Iou|Bpb|Bpc)(?:[^a-z]|$)|%\|"
+)
+"""Finds a part of each line with metrics, and of some others: in RE2 syntax, for whole blocks."""
 
 _BEHIND_NUMBER: Final = r"(?=[ \t]?%|(?:ms|us|µs|s|it/s|s/it|x)?(?:[\s,;|)\]}\"'\[(]|\.(?:\s|$)|$))"
 _PAIR: Final = re.compile(
@@ -50,6 +55,7 @@ _EPOCH: Final = re.compile(
     rf"(?i){_PLACE}epoch(?:\(\w{{1,20}}\))?['\"]?[ \t]{{0,2}}[=:#]?[ \t]{{0,8}}['\"]?\[?[ \t]{{0,8}}"
     r"(?P<n>\d{1,9}(?:\.\d{1,20})?)(?:[ \t]{0,4}/[ \t]{0,4}(?P<of>\d{1,9}))?(?![\w/]|\.\d|-\w)"
 )
+_HAS_EPOCH: Final = re.compile(r"[eE][pP][oO][cC][hH]")
 _HEADER: Final = re.compile(
     r"(?i)^\W{0,80}epoch[ :#\[]{0,4}(\d{1,9})(?:[ ]?/[ ]?\d{1,9})?\W{0,200}$"
 )
@@ -65,6 +71,8 @@ _BAR: Final = re.compile(
 _CALL: Final = re.compile(r"\b[A-Za-z_]\w*\([A-Za-z_]\w{0,60}=")
 """The text form of an object: `Namespace(lr=0.1, ...)`, which is what a program was given."""
 _IMAGE_BUILD: Final = re.compile(r"^Step \d+/\d+ : [A-Z]+\b")
+_MOST_KEYS: Final = 4096
+_BETWEEN_WORDS: Final = re.compile(r"[_/@.\-]")
 _WORDS: Final = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+|\d+")
 _QUALIFIER: Final = re.compile(
     r"(?<![\w/@.\-])([A-Za-z][A-Za-z_0-9]{0,30}(?:'s)?)[ ]{1,2}$",
@@ -154,11 +162,12 @@ def step_of(line: str, state: State) -> float | None:
 
 def read_line(line: str, state: State, *, is_bar: bool) -> Reading | None:
     """Return the metrics of a line, or of a bar update (`is_bar`); None if there are none."""
-    if header := _HEADER.match(line):
+    has_epoch = _HAS_EPOCH.search(line) is not None
+    if has_epoch and (header := _HEADER.match(line)):
         state.epoch = int(header[1])
         _count_from(state, state.epoch)
         return None
-    if _CALL.search(line) or _IMAGE_BUILD.match(line):
+    if ("(" in line and _CALL.search(line)) or _IMAGE_BUILD.match(line):
         return None
     return _Line(line, state).read(is_bar=is_bar)
 
@@ -168,7 +177,9 @@ def may_have_values() -> Any:
     """Return the compiled `_MAY_HAVE_VALUES`."""
     import re2  # noqa: PLC0415 - who requests no metrics does without
 
-    return re2.compile(_MAY_HAVE_VALUES.encode())
+    options = re2.Options()
+    options.never_nl = options.never_capture = True
+    return re2.compile(f"(?m){_MAY_HAVE_VALUES}".encode(), options)
 
 
 def number_of(text: str) -> float | None:
@@ -185,8 +196,8 @@ class _Line:
     def __init__(self, line: str, state: State) -> None:
         self._line = line
         self._state = state
-        self._bar = _BAR.search(line)
-        self._epoch = _EPOCH.search(line)
+        self._bar = _BAR.search(line) if "%|" in line else None
+        self._epoch = _EPOCH.search(line) if _HAS_EPOCH.search(line) else None
         self._step = _STEP.search(line)
         self._taken: list[tuple[int, int]] = [
             one.span() for one in (self._epoch, self._step) if one is not None
@@ -315,10 +326,10 @@ class _Line:
         return self._line[max(pair.start() - _AROUND, 0) : pair.start()]
 
     def _is_other_loss(self, pair: re.Match[str]) -> bool:
-        before = self._line[: pair.start()].split()
-        return (
-            bool(before) and "loss" in pair["key"].lower() and before[-1].lower() in _OTHER_LOSSES
-        )
+        if "loss" not in pair["key"].lower():
+            return False
+        before = self._before(pair).split()
+        return bool(before) and before[-1].lower() in _OTHER_LOSSES
 
     def _is_field(self, pair: re.Match[str]) -> bool:
         """Whether a pair without a sign fills a field of its own."""
@@ -351,17 +362,20 @@ def _count_from(state: State, epoch: int) -> None:
         state.first_epoch = min(epoch, 1)
 
 
-def _words(key: str) -> set[str]:
-    return {word.lower() for word in _parts(key)}
+@lru_cache(_MOST_KEYS)
+def _words(key: str) -> frozenset[str]:
+    """Return the words of a name in lower case, and the whole name."""
+    return frozenset(word.lower() for word in _parts(key))
 
 
 def _parts(key: str) -> Iterator[str]:
     yield key
-    for part in re.split(r"[_/@.\-]", key):
+    for part in _BETWEEN_WORDS.split(key):
         yield part
         yield from _WORDS.findall(part)
 
 
+@lru_cache(_MOST_KEYS)
 def _is_metric(key: str) -> bool:
     words = _words(key)
     return bool(words & _METRICS or key.lower() in _METRIC_NAMES) and not words & _SETTINGS

@@ -166,14 +166,18 @@ class Scanner:
             line = block[start : min(end.start(), start + LONGEST_LINE)]
             if line:
                 is_bar = block[end.start() : behind] == b"\r"
-                yield from self._line(line, base + start, base + behind, is_bar=is_bar)
+                yield from self._line(
+                    line, base + start, base + behind, is_bar=is_bar, is_hit=not has_marks
+                )
             at = behind
 
-    def _line(self, line: bytes, start: int, end: int, *, is_bar: bool) -> Iterator[Found]:
-        """Yield the metrics of one line, those of each step together."""
+    def _line(
+        self, line: bytes, start: int, end: int, *, is_bar: bool, is_hit: bool = False
+    ) -> Iterator[Found]:
+        """Yield the metrics of one line, those of each step together; `is_hit`: it may have some."""
         if b"\x1b" in line or b"\x08" in line:
             line = _ESCAPE.sub(b"", line)
-        if not any(find(line) for find in self._finders):
+        if not is_hit and not any(find(line) for find in self._finders):
             return
         if self.room is not None:
             if self.room <= 0:
