@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
     from nodeagent.folders import ReplicaFolder
     from nsml.common.clock import Clock
-    from nsml.log_metrics.scanner import Found
+    from nsml.log_metrics.scanner import LineValues
 
 LOG_WRITER: Final = MAX_FILES + 2
 """The number of the stream: no record file of a program has it, nor the stream of those that are not read."""
@@ -154,7 +154,7 @@ class LogMetrics:
         unread = self._scanner.unread
         self._append(record, [unread, unread, *self._scanner.state.saved()])
 
-    def _add(self, found: Iterable[tuple[Found, list[Any]]]) -> None:
+    def _add(self, found: Iterable[tuple[LineValues, list[Any]]]) -> None:
         """Record points, each with the state behind its line."""
         time = self._clock.time()
         for one, state in found:

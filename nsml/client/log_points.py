@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
     from nsml.client.calls import Client
     from nsml.client.streams import LogPiece, OnLink
-    from nsml.log_metrics.scanner import Found
+    from nsml.log_metrics.scanner import LineValues
 
 _LAST_LINES = 200
 """Lines in which printed metrics are looked for."""
@@ -180,7 +180,7 @@ class _Reading:
         self._add(answer, self._scanner.end())
         return answer
 
-    def _add(self, answer: pb.ReadMetricsResponse, found: Iterable[Found]) -> None:
+    def _add(self, answer: pb.ReadMetricsResponse, found: Iterable[LineValues]) -> None:
         for one in found:
             while self._times and self._times[0][0] < one.end:
                 self._at = self._times.popleft()[1]

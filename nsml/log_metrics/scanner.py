@@ -32,7 +32,7 @@ _MARKS: Final = re.compile(rb"[\r\x1b\x08]")
 _NUMBER: Final = re.compile(NUMBER.encode())
 
 
-class Found(NamedTuple):
+class LineValues(NamedTuple):
     """The metrics of one line with one step. `offset`: of the line's first byte; `end`: after its line end.
 
     `is_last`: the line has no further ones, with another step.
@@ -85,7 +85,7 @@ class Scanner:
         """Offset of the first line that has not ended."""
         return self._start
 
-    def feed(self, data: bytes) -> Iterator[Found]:
+    def feed(self, data: bytes) -> Iterator[LineValues]:
         """Yield the metrics of the lines that end in the next bytes."""
         if not data:
             return
@@ -113,7 +113,7 @@ class Scanner:
             self._start = base + cut
         self._keep(data[at : len(data) - self._awaits])
 
-    def end(self) -> Iterator[Found]:
+    def end(self) -> Iterator[LineValues]:
         """Yield the metrics of a last line without a line end."""
         self._awaits = False
         yield from self._take(b"", self._seen, is_bar=False)
@@ -133,7 +133,7 @@ class Scanner:
         if room > 0:
             self._rest += data[:room]
 
-    def _take(self, more: bytes, end: int, *, is_bar: bool) -> Iterator[Found]:
+    def _take(self, more: bytes, end: int, *, is_bar: bool) -> Iterator[LineValues]:
         """End the unfinished line with `more`."""
         self._keep(more)
         line, self._rest = self._rest, b""
@@ -141,7 +141,7 @@ class Scanner:
         if line:
             yield from self._line(line, start, end, is_bar=is_bar)
 
-    def _lines(self, block: bytes, base: int) -> Iterator[Found]:
+    def _lines(self, block: bytes, base: int) -> Iterator[LineValues]:
         """Yield the metrics of whole lines."""
         has_marks = _MARKS.search(block) is not None
         at, size = 0, len(block)
@@ -173,7 +173,7 @@ class Scanner:
 
     def _line(
         self, line: bytes, start: int, end: int, *, is_bar: bool, is_hit: bool = False
-    ) -> Iterator[Found]:
+    ) -> Iterator[LineValues]:
         """Yield the metrics of one line, those of each step together; `is_hit`: it may have some."""
         if b"\x1b" in line or b"\x08" in line:
             line = _ESCAPE.sub(b"", line)
@@ -194,7 +194,7 @@ class Scanner:
                 values |= {k: v for k, v in reading.values.items() if k not in named}
         left = [(step, values) for step, values in found.items() if values]
         for number, (step, values) in enumerate(left, start=1):
-            yield Found(start, end, step, values, number == len(left))
+            yield LineValues(start, end, step, values, number == len(left))
 
     def _of_patterns(self, line: bytes) -> dict[float | None, dict[str, float]]:
         """Return what the user's patterns find, by step."""

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from nsml.log_metrics.patterns import MOST_PATTERNS, check_all, pattern_of
 from nsml.log_metrics.recognisers import State
-from nsml.log_metrics.scanner import LONGEST_LINE, Found, Scanner
+from nsml.log_metrics.scanner import LONGEST_LINE, LineValues, Scanner
 from tests.support.printed_lines import ORDINARY, TRAINING, Printed
 
 if TYPE_CHECKING:
@@ -23,7 +23,7 @@ _ALL = "".join(one.text for one in TRAINING) + ORDINARY + "\n"
 _MIXED = ("auto", r"first=(\d+)", r"odd=(?i)loss\W+(?P<step>\d)?\d?(\.\d+)", r"last=(\d+)$")
 
 
-def found_in(data: bytes, requests: Sequence[str] = ("auto",)) -> list[Found]:
+def found_in(data: bytes, requests: Sequence[str] = ("auto",)) -> list[LineValues]:
     scanner = Scanner(requests)
     return [*scanner.feed(data), *scanner.end()]
 
@@ -56,7 +56,7 @@ def test_without_a_group_of_the_step_the_line_gives_it() -> None:
 
 def test_a_pattern_wins_over_the_recogniser_of_the_same_name() -> None:
     (one,) = found_in(b"step 1: loss=0.5 acc=0.1 (true loss 7)\n", ["auto", r"loss=true loss (\d)"])
-    assert one == Found(0, 39, 1, {"loss": 7.0, "acc": 0.1})
+    assert one == LineValues(0, 39, 1, {"loss": 7.0, "acc": 0.1})
 
 
 @pytest.mark.parametrize(
@@ -93,7 +93,7 @@ def test_what_is_no_request_is_refused_with_the_reason(requests: list[str], why:
 def test_points_do_not_depend_on_how_the_log_is_cut(cuts: list[int]) -> None:
     data = _ALL.encode()
     scanner = Scanner(_MIXED)
-    found: list[Found] = []
+    found: list[LineValues] = []
     edges = [0, *sorted(cuts), len(data)]
     for low, high in itertools.pairwise(edges):
         found += scanner.feed(data[low:high])
@@ -132,7 +132,7 @@ def test_points_of_odd_logs_do_not_depend_on_cuts_either(
     whole = found_in(data, _MIXED)
     edges = [0, *sorted(min(cut, len(data)) for cut in cuts), len(data)]
     scanner = Scanner(_MIXED)
-    found: list[Found] = []
+    found: list[LineValues] = []
     for low, high in itertools.pairwise(edges):
         found += scanner.feed(data[low:high])
     found += scanner.end()
@@ -164,7 +164,7 @@ def test_a_scanner_goes_on_behind_any_point(pieces: list[bytes], data: st.DataOb
 def test_of_a_long_line_only_the_beginning_is_read() -> None:
     line = b"loss=1 " + b"x" * (1 << 20) + b" acc=2\nloss=3\n"
     scanner = Scanner(["auto"])
-    found: list[Found] = []
+    found: list[LineValues] = []
     for at in range(0, len(line), 4096):
         found += scanner.feed(line[at : at + 4096])
         assert len(scanner._rest) <= LONGEST_LINE
