@@ -241,7 +241,7 @@ def _place_of(payload: bytes) -> list[Any] | None:
     """Return where a record is from and the state behind it; None for one that does not end a line."""
     try:
         place = json.loads(payload)["log"]
-        return place if isinstance(place[1], int) and len(place) == 6 else None
+        return place if isinstance(place[1], int) and len(place) == 5 else None
     except (ValueError, KeyError, TypeError, IndexError):
         return None
 

@@ -22,8 +22,6 @@ _MOST_PAIRS: Final = 256
 _AROUND: Final = 160
 """and most characters beside one."""
 _MOST_KEY_CHARS: Final = 80
-_BAR_POINTS_PER_S: Final = 4
-"""Most points of a progress bar per second of its own clock."""
 
 NUMBER: Final = r"[-+]?(?:\d{1,40}(?:\.\d{0,40})?|\.\d{1,40})(?:[eE][-+]?\d{1,4})?|[-+]?(?:nan|NaN|NAN|inf|Inf|INF)"
 _SHORT: Final = (
@@ -66,7 +64,7 @@ _AT_FRONT: Final = re.compile(r"^\s{0,20}(?P<n>\d{1,12})/(?P<of>\d{1,12}|Unknown
 _ROUND: Final = re.compile(r"^\s{0,8}\[(\d{1,12})\]\s")
 """Of XGBoost and LightGBM."""
 _BAR: Final = re.compile(
-    r"\d{1,3}%\|[^|]{0,400}\|[ \t]{0,4}(?:(?P<n>\d{1,12})/(?P<of>\d{1,12}))?[^\[]{0,40}\[(?P<clock>[\d:]{4,12})<"
+    r"(?P<percent>\d{1,3})%\|[^|]{0,400}\|[ \t]{0,4}(?:(?P<n>\d{1,12})/(?P<of>\d{1,12}))?[^\[]{0,40}\[(?P<clock>[\d:]{4,12})<"
 )
 _CALL: Final = re.compile(r"\b[A-Za-z_]\w*\([A-Za-z_]\w{0,60}=")
 """The text form of an object: `Namespace(lr=0.1, ...)`, which is what a program was given."""
@@ -131,27 +129,25 @@ class State:
     """What earlier lines say of later ones.
 
     `epoch`: of the last line that consists of one, `first_epoch`: 0 or 1, how the program counts them;
-    `clock`: of the last bar update, `updates`: points at it.
+    `bar`: percent and clock of the last bar update that counted.
     """
 
     epoch: int | None = None
     first_epoch: int | None = None
-    clock: str = ""
-    updates: int = 0
+    bar: str = ""
 
     def saved(self) -> list[int | str | None]:
         """Return its parts for JSON."""
-        return [self.epoch, self.first_epoch, self.clock, self.updates]
+        return [self.epoch, self.first_epoch, self.bar]
 
     @classmethod
     def of(cls, saved: Sequence[object]) -> State:
         """Return the state with these parts."""
-        epoch, first, clock, updates = saved
+        epoch, first, bar = saved
         return cls(
             epoch if isinstance(epoch, int) else None,
             first if isinstance(first, int) else None,
-            clock if isinstance(clock, str) else "",
-            updates if isinstance(updates, int) else 0,
+            bar if isinstance(bar, str) else "",
         )
 
 
@@ -210,16 +206,15 @@ class _Line:
         values = self._values()
         if not values:
             return None
-        if self._bar is not None and is_bar and not self._takes_update(self._bar["clock"]):
+        if self._bar is not None and is_bar and not self._takes_update(self._bar):
             return None
         return Reading(self.step(), values)
 
-    def _takes_update(self, clock: str) -> bool:
-        state = self._state
-        if clock != state.clock:
-            state.clock, state.updates = clock, 0
-        state.updates += 1
-        return state.updates <= _BAR_POINTS_PER_S
+    def _takes_update(self, bar: re.Match[str]) -> bool:
+        """Whether an update counts: one of each percent, and of each second of the bar's clock."""
+        before, now = self._state.bar, f"{bar['percent']} {bar['clock']}"
+        self._state.bar = now
+        return now != before
 
     def step(self) -> float | None:
         """Return its step."""
