@@ -118,6 +118,26 @@ async def test_a_priority_that_this_version_does_not_know_is_refused(rig: Rig) -
     assert (await refused(kim.submit(priority=5)))[:2] == ("INVALID_ARGUMENT", "INVALID_REQUEST")
 
 
+async def test_metrics_of_the_log_and_the_choice_of_loggers_are_checked(rig: Rig) -> None:
+    kim = await rig.user("kim")
+    asked: list[dict[str, Any]] = [
+        {"log_metrics": ["loss"]},
+        {"log_metrics": ["loss=((.{30}){30})"]},
+        {"log_metrics": ["a=(x)", "a=(y)"]},
+        {"log_metrics": [f"a{n}=(x)" for n in range(33)]},
+        {"environment": {"NSML_ECHO": "wandbb"}},
+        {"environment": {"NSML_ANOTHER": "1"}},
+        {"secrets": [pb.SecretUse(name="TOKEN", variable="NSML_ECHO")]},
+    ]
+    for wrong in asked:
+        assert (await refused(kim.submit(**wrong)))[0] == "INVALID_ARGUMENT", wrong
+    made = await kim.submit(
+        log_metrics=["auto", r"q=q is (\d+)"], environment={"NSML_ECHO": "wandb,mlflow"}
+    )
+    assert list(made.spec.log_metrics) == ["auto", r"q=q is (\d+)"]
+    assert made.spec.environment["NSML_ECHO"] == "wandb,mlflow"
+
+
 async def test_a_time_of_none_at_all_is_refused_where_none_is_left_out(rig: Rig) -> None:
     kim = await rig.user("kim")
     for field, text in (
