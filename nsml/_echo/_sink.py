@@ -66,6 +66,7 @@ class Sink:
     def after_fork(self) -> None:
         """Forget what belongs to the parent: threads that held locks do not exist here."""
         self._lock = threading.RLock()
+        self._series.after_fork()
 
     def prefix(self, origin: str, run: str, name: str = "") -> str:
         """Return the prefix of metrics of a run of this library in this process: "" for the first run, then NAME/.
@@ -229,6 +230,10 @@ class _Series:
         self._folder = folder
         self._owners: Dict[str, str] = {}
         self._read = 0
+        self._lock = threading.RLock()
+
+    def after_fork(self) -> None:
+        """Forget the lock of the parent."""
         self._lock = threading.RLock()
 
     def owner(self, name: str) -> str:
