@@ -11,9 +11,18 @@ import contextlib
 import errno
 import os
 import signal
+import time
 import warnings  # noqa: F401 - os.execvpe imports it, when the interpreter may be out of sight
 
-from nodeagent.shim import loopback, namespaces, process_limits, scripts, seccomp, visitor
+from nodeagent.shim import (
+    last_reads,
+    loopback,
+    namespaces,
+    process_limits,
+    scripts,
+    seccomp,
+    visitor,
+)
 from nodeagent.shim.cgroups import PIDS, Entrance, Group
 from nodeagent.shim.files import content_of
 from nodeagent.shim.pasta import Pasta
@@ -416,9 +425,20 @@ def _be_first_process(spec: dict, report: int, shim: int, entrance: Entrance) ->
             pid, status = os.waitpid(-1, os.WNOHANG)
             if pid == program:
                 _report(report, "STATUS", str(status))
+                _await_followers(spec["env"].get("NSML_RUN_DIR", ""))
                 os._exit(0)
             if pid == 0:
                 break
+
+
+def _await_followers(run: str) -> None:
+    """Return when the followers of the ended program have ended, or after a while; the shim may kill us meanwhile."""
+    ends_at = time.monotonic() + last_reads.LONGEST_S
+    while run and last_reads.remain(run) and time.monotonic() < ends_at:
+        signal.sigtimedwait((signal.SIGCHLD,), last_reads.PAUSE_S)
+        with contextlib.suppress(ChildProcessError):
+            while os.waitpid(-1, os.WNOHANG)[0]:
+                pass
 
 
 def _report(descriptor: int, kind: str, text: str) -> None:

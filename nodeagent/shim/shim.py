@@ -35,7 +35,7 @@ import signal
 import sys
 import time
 
-from nodeagent.shim import disk_reserve, namespaces, save_notice
+from nodeagent.shim import disk_reserve, last_reads, namespaces, save_notice
 from nodeagent.shim.activity import Stillness
 from nodeagent.shim.contained import Contained
 from nodeagent.shim.files import content_of
@@ -183,6 +183,18 @@ class Shim:
                     self._take(received.si_signo)
                 self._keep_limits()
         self._end_if_exceeded(self._program.exceeded())
+        self._await_followers()
+
+    def _await_followers(self) -> None:
+        """Let the program's followers end, for a while; in a namespace or container they are out of sight here."""
+        if self.spec.get("namespace") or self.spec.get("container") or self._kill_at is not None:
+            return
+        ends_at = time.monotonic() + last_reads.LONGEST_S
+        while last_reads.remain(self._run) and time.monotonic() < ends_at:
+            received = signal.sigtimedwait(WATCHED, last_reads.PAUSE_S)
+            self._program.is_running()  # it reaps
+            if received is not None and received.si_signo in ORDERS:
+                return
 
     def _take(self, number: int) -> None:
         """Act on a signal."""
