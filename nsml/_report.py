@@ -59,6 +59,7 @@ class _Names(_Texts):
         super().__init__(step="", walltime="")
         self._hint = hint
         self.recorded: Set[str] = set()
+        self.added: Optional[Callable[[str], None]] = None
 
     def __missing__(self, given: str) -> str:
         name = _recorded(given)
@@ -67,6 +68,8 @@ class _Names(_Texts):
         if len(self) < MOST_NAMES + 2:
             self[given] = name
             self.recorded.add(name)
+            if self.added is not None:
+                self.added(name)
         else:
             self._hint(
                 "many names",
@@ -297,6 +300,12 @@ class Reporter:
     def has(self, name: str) -> bool:
         """Return whether a metric of this recorded name was reported."""
         return name in self._names.recorded
+
+    def follow_names(self, added: Callable[[str], None]) -> None:
+        """Call `added` with each recorded name, now and once it is first reported. It must not raise."""
+        self._names.added = added
+        for name in [*self._names.recorded]:
+            added(name)
 
     def last(self) -> Dict[str, Any]:
         """Return the last report with its step, by recorded names: stored in checkpoints."""

@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from nsml._spool import Spool
 
 _FOLDER = "echo"
+_REPORT = "nsml.report"
 _SERIES = "series"
 _MOST_SERIES_BYTES = 16 << 20
 _LATEST_TIME = float(1 << 33)
@@ -60,6 +61,7 @@ class Sink:
         self._configs: Dict[Tuple[str, str], Dict[str, Any]] = {}
         self._lock = threading.RLock()
         self._logged: Set[str] = set()
+        reporter.follow_names(self._claim_for_report)
         self.media = Media(spool, run_dir, Strictness(is_on=False))
         """Shows images, sounds, texts, tables as `nsml.image` and the others do. Use with names from `media_name`."""
 
@@ -180,10 +182,14 @@ class Sink:
             self._logged.add(topic)
             notice(f"{_hooks.title(origin)}: {text}")
 
+    def _claim_for_report(self, name: str) -> None:
+        """Claim a metric for `nsml.report`, also in other processes of the replica."""
+        self._series.claim(name, _REPORT)
+
     def _is_ours(self, origin: str, name: str) -> bool:
         """Return whether this library's values of this metric are recorded."""
         if self._reporter.has(name):
-            owner = "nsml.report"
+            owner = _REPORT
         else:
             owner = self._series.owner(name) or self._series.claim(name, origin)
             if owner == origin:
