@@ -102,13 +102,14 @@ format: setup    ## Format the code, wrap the documents
 	$(BIN)/ruff check --fix .
 	$(BIN)/python -m tools.wrap_docs
 
-bench: setup     ## Run the benchmarks and print JSON (the second and the last need etcd, that also PostgreSQL)
+bench: setup     ## Run the benchmarks and print JSON (the second and the last need etcd, that also PostgreSQL; echo: make torch)
 	$(BIN)/python -m bench.endtoend --json
 	$(BIN)/python -m bench.endtoend --nodes 1000 --json
 	$(BIN)/python -m bench.startup --json
 	$(BIN)/python -m bench.scheduler --speed --json
 	$(BIN)/python -m bench.calls --json
 	$(BIN)/python -m bench.sdk --json
+	$(BIN)/python -m bench.echo --json
 	$(BIN)/python -m bench.starts --json
 	$(BIN)/python -m bench.environments --json
 	$(BIN)/python -m bench.history --json
