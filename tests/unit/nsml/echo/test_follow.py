@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import signal
+import struct
 import subprocess
 import time
 from collections.abc import Iterator
@@ -14,6 +15,8 @@ import pytest
 
 from tests.support.echoes import Echoed, environment_of, records_in, run_echoed
 from tests.support.torch_environment import REPORTERS, require_torch
+from tests.unit.nsml.echo.test_event_files import FLOAT, event, field, of_plugin, scalar, shape
+from tests.unit.nsml.test_sdk_install import every_python
 
 LIMIT_S = 120.0
 """So long at most may a follower take, on a busy machine."""
@@ -65,7 +68,7 @@ def writer(logdir):
 """
 
 
-def install_library(folder: Path) -> None:
+def install_library(folder: Path, operations: str = OPERATIONS) -> None:
     """A library named tensorflow, whose writers are not Python's."""
     place = folder / "tensorflow/python/ops"
     place.mkdir(parents=True)
@@ -74,40 +77,42 @@ def install_library(folder: Path) -> None:
     )
     (folder / "tensorflow/python/__init__.py").touch()
     (place / "__init__.py").touch()
-    (place / "gen_summary_ops.py").write_text(OPERATIONS)
+    (place / "gen_summary_ops.py").write_text(operations)
+
+
+REAPER = """
+import ctypes, os, subprocess, sys
+PR_SET_CHILD_SUBREAPER = 36
+assert ctypes.CDLL(None).prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0) == 0
+code = subprocess.call([sys.executable, "program.py"])
+while True:
+    try:
+        os.wait()
+    except ChildProcessError:
+        break
+sys.exit(code if code >= 0 else 128 - code)
+"""
+"""Runs a program as a shim does: it ends once the last process has ended. As in a shell, a signal is 128 and its number."""
+
+
+def run_reaped(folder: Path, program: str, *paths: Path, python: str, **more: str) -> Echoed:
+    """Run a program, until its follower has ended, too."""
+    (folder / "program.py").write_text(program)
+    return run_echoed(folder, REAPER, *paths, python=python, **more)
 
 
 def run_following(folder: Path, program: str, **more: str) -> Echoed:
-    """Run a program with it, until its follower has ended."""
+    """Run a program with the library."""
     install_library(folder)
-    done = run_echoed(folder, BEGIN + program, REPORTERS, python=require_torch(), **more)
-    wait_for_followers(folder)
-    return done
-
-
-def followers(folder: Path) -> list[int]:
-    """Pids of the followers of programs in `folder`."""
-    found = []
-    for entry in Path("/proc").iterdir():
-        with contextlib.suppress(OSError):
-            is_follower = b"nsml._echo._follow" in (entry / "cmdline").read_bytes()
-            if is_follower and str(folder / "run").encode() in (entry / "environ").read_bytes():
-                found.append(int(entry.name))
-    return found
-
-
-def wait_for_followers(folder: Path) -> None:
-    deadline = time.monotonic() + LIMIT_S
-    while followers(folder):
-        assert time.monotonic() < deadline, "a follower goes on after its program"
-        time.sleep(0.05)
+    return run_reaped(folder, BEGIN + program, REPORTERS, python=require_torch(), **more)
 
 
 @contextlib.contextmanager
 def running(folder: Path, program: str) -> Iterator[subprocess.Popen[str]]:
-    """A program with the library, while it runs."""
+    """A program with the library, while it or its follower runs."""
     install_library(folder)
-    (folder / "main.py").write_text(BEGIN + program)
+    (folder / "program.py").write_text(BEGIN + program)
+    (folder / "main.py").write_text(REAPER)
     with subprocess.Popen(
         [require_torch(), "main.py"],
         cwd=folder,
@@ -157,8 +162,7 @@ os.kill(os.getpid(), 9)
             time.sleep(0.05)
         process.stdin.write("\n")
         process.stdin.flush()
-        assert process.wait(LIMIT_S) == -signal.SIGKILL
-    wait_for_followers(tmp_path)
+        assert process.wait(LIMIT_S) == 128 + signal.SIGKILL
     found = points(tmp_path)
     of_train = [one[1:] for one in found if one[0] == "epoch_loss"]
     assert of_train == [(step, step * 0.5) for step in range(20_000)]
@@ -166,6 +170,35 @@ os.kill(os.getpid(), 9)
         ("validation/epoch_loss", step, step * 0.25) for step in range(5)
     ]
     assert {one["origin"] for one in records_in(tmp_path / "run", "metric")} == {"tensorboard"}
+
+
+PLAIN_OPERATIONS = """
+import os, time
+
+def create_summary_file_writer(writer, logdir, max_queue=10, flush_millis=120_000, filename_suffix=".v2", name=None):
+    os.makedirs(logdir)
+    name = "events.out.tfevents.%010d.host.%d.0%s" % (time.time(), os.getpid(), filename_suffix)
+    with open("events", "rb") as source, open(os.path.join(os.fsdecode(logdir), name), "wb") as file:
+        file.write(source.read())
+"""
+
+
+@pytest.mark.parametrize("python", every_python())
+def test_each_python_follows(tmp_path: Path, python: str) -> None:
+    install_library(tmp_path, PLAIN_OPERATIONS)
+    tensors = [FLOAT + shape() + field(4, struct.pack("<f", number)) for number in range(500)]
+    values = [of_plugin(b"loss", b"scalars", tensor) for tensor in tensors]
+    events = b"".join(event(one, step=step) for step, one in enumerate(values))
+    (tmp_path / "events").write_bytes(events + event(*(scalar(b"old", 1.0), scalar(b"b", 2.0))))
+    program = """
+import tensorflow
+from tensorflow.python.ops import gen_summary_ops as operations
+operations.create_summary_file_writer(None, logdir=b"logs")
+"""
+    done = run_reaped(tmp_path, program, python=python)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert done.series("loss") == [(step, float(step)) for step in range(500)]
+    assert (done.series("old"), done.series("b")) == ([(1, 1.0)], [(1, 2.0)])
 
 
 def test_files_of_others_are_not_read(tmp_path: Path) -> None:
@@ -274,21 +307,16 @@ if os.fork() == 0:
 os.wait()
 one.scalar("loss", 1.0, 1)
 one.flush()
-child = os.fork()
-if child == 0:
+if os.fork() == 0:
     os.setsid()
-    for fd in range(3):
-        os.close(fd)
-    time.sleep(600)  # it would hold the pipe, but for the hook after a fork
+    while glob.glob(os.environ["NSML_RUN_DIR"] + "/echo/following/*"):
+        time.sleep(0.05)  # the follower ends before this child, which would hold the pipe
     os._exit(0)
-print(child, flush=True)
+print("ended", flush=True)
 os._exit(0)
 """
     done = run_following(tmp_path, program)
-    assert (done.returncode, done.stderr) == (0, "")
-    first, child = done.stdout.splitlines()
-    assert first == "no children"
-    os.kill(int(child), signal.SIGKILL)
+    assert (done.returncode, done.stdout, done.stderr) == (0, "no children\nended\n", "")
     assert sorted(done.points()) == [("loss", 1, 1.0), ("of_child", 1, 1.0)]
 
 
@@ -351,9 +379,8 @@ for folder, times in (("logs/train", 1.0), ("logs/validation", 2.0)):
 import os
 os.kill(os.getpid(), 9)
 """
-    done = run_echoed(tmp_path, program, python=python)
-    assert done.returncode == -signal.SIGKILL, done.stderr
-    wait_for_followers(tmp_path)
+    done = run_reaped(tmp_path, program, python=python)
+    assert done.returncode == 128 + signal.SIGKILL, done.stderr
     assert "nsml: " not in done.stderr
     assert done.series("epoch_loss") == [(step, float(step)) for step in range(2000)]
     assert done.series("validation/epoch_loss") == [(step, step * 2.0) for step in range(2000)]
