@@ -14,7 +14,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any, BinaryIO, Dict, Iterator, List, NamedTuple, Optional, Tuple
 
-    class Found(NamedTuple):
+    class EventValue(NamedTuple):
         """One value of an event.
 
         Attributes:
@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 else:
     from collections import namedtuple
 
-    Found = namedtuple("Found", "kind tag step time value")  # noqa: PYI024 - typing costs more
+    EventValue = namedtuple("EventValue", "kind tag step time value")  # noqa: PYI024 - typing costs more
 
 MOST_RECORD_BYTES = 80 << 20
 """Longer records are skipped without loading them."""
@@ -124,7 +124,7 @@ class EventReader:
         self._distances: Dict[int, List[int]] = {}
         self._plugins: Dict[str, str] = {}
 
-    def read(self, file: BinaryIO) -> Iterator[List[Found]]:
+    def read(self, file: BinaryIO) -> Iterator[List[EventValue]]:
         """Yield the values of all whole records from `offset` on, in lists; a record that is not whole stays for later.
 
         `offset` is beyond the records of each list once it is yielded. Raises OSError.
@@ -144,13 +144,13 @@ class EventReader:
             else:
                 want = _CHUNK
 
-    def parse(self, data: bytes) -> Tuple[List[Found], int]:  # noqa: C901, PLR0912, PLR0915 - one loop is faster than calls
+    def parse(self, data: bytes) -> Tuple[List[EventValue], int]:  # noqa: C901, PLR0912, PLR0915 - one loop is faster than calls
         """Parse what is in the file from `offset` on, and advance `offset` beyond the whole records.
 
         Also return how many bytes from the new `offset` on the next record needs, as far as is known.
         """
-        found: List[Found] = []
-        add, make, new = found.append, Found, tuple.__new__
+        found: List[EventValue] = []
+        add, make, new = found.append, EventValue, tuple.__new__
         double, float32 = _double, _float
         lengths, forms, distances = self._lengths, self._forms, self._distances
         size = len(data)
@@ -226,13 +226,13 @@ class EventReader:
         tag = self._tags[raw] = raw.decode("utf-8", "replace")
         return tag
 
-    def event(self, data: bytes) -> List[Found]:
+    def event(self, data: bytes) -> List[EventValue]:
         """Return the values of one serialized event."""
-        found: List[Found] = []
+        found: List[EventValue] = []
         self._event(data, found, is_trial=True)
         return found
 
-    def _event(self, data: bytes, found: List[Found], *, is_trial: bool = False) -> None:
+    def _event(self, data: bytes, found: List[EventValue], *, is_trial: bool = False) -> None:
         """Append the values of any event. A trial teaches nothing about later ones."""
         count = len(found)
         try:
@@ -249,7 +249,7 @@ class EventReader:
                 elif number == 7 and kind == _BYTES:
                     is_start = (1, _VARINT, 1) in _fields(value)
             if is_start:
-                found.append(Found("purge", "", step, time, None))
+                found.append(EventValue("purge", "", step, time, None))
             for value in self._values(summaries):
                 self._value(value, step, time, found)
         except _UNREADABLE:
@@ -268,7 +268,7 @@ class EventReader:
                     left -= 1
                     yield value
 
-    def _learn(self, data: bytes, one: Found) -> None:
+    def _learn(self, data: bytes, one: EventValue) -> None:
         """Remember the bytes around the number of an event, for the next one of this form.
 
         That these bytes are nothing but the number is proven by events with others.
@@ -283,7 +283,7 @@ class EventReader:
         if at < place or place > _LONGEST_STEP_AT:
             return
         for number in (0.625, -3.5):
-            found: List[Found] = []
+            found: List[EventValue] = []
             self._event(data[:at] + _pack_float(number) + data[at + 4 :], found, is_trial=True)
             if found != [one._replace(value=number)]:
                 return
@@ -299,7 +299,7 @@ class EventReader:
         if distance not in distances:
             distances.append(distance)
 
-    def _value(self, data: bytes, step: int, time: float, found: List[Found]) -> None:
+    def _value(self, data: bytes, step: int, time: float, found: List[EventValue]) -> None:
         """Append one value of a summary, whatever is in it."""
         try:
             parts = {
@@ -318,7 +318,7 @@ class EventReader:
             else:
                 values = _shown(tag, plugin, parts)
             found += [
-                Found(kind, name, step, time, value)
+                EventValue(kind, name, step, time, value)
                 for kind, name, value in values
                 if value is not None
             ]

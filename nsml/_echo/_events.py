@@ -6,13 +6,13 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
 
-    from nsml._echo._event_files import Found
+    from nsml._echo._event_files import EventValue
     from nsml._echo._sink import Sink
 
 ORIGIN = "tensorboard"
 
 
-def record(sink: Sink, one: Found, prefix: str) -> None:
+def record(sink: Sink, one: EventValue, prefix: str) -> None:
     """Record one value of an event."""
     if one.kind == "scalar":
         values = {one.tag: one.value}

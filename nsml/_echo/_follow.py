@@ -27,7 +27,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any, Dict, List, Optional, Tuple
 
-    from nsml._echo._event_files import Found
+    from nsml._echo._event_files import EventValue
 
 LOOK_S = 0.1
 """Interval of looks at the files, in seconds."""
@@ -142,7 +142,7 @@ class Follower:
         """Return whether the program has ended, also if a child of it holds the pipe."""
         return _birth(self._pid) != self._born
 
-    def _record(self, found: List[Found], prefix: str) -> None:
+    def _record(self, found: List[EventValue], prefix: str) -> None:
         """Record values; numbers of one step and about one time become one record."""
         group: Dict[str, float] = {}
         step, began = 0, 0.0

@@ -16,7 +16,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from nsml._echo import _event_files
-from nsml._echo._event_files import EventReader, Found
+from nsml._echo._event_files import EventReader, EventValue
 from nsml.tensorboard import tfevents
 from nsml.tensorboard.tfevents import crc32c
 
@@ -67,7 +67,7 @@ def shape(*sizes: int) -> bytes:
     return field(2, b"".join(field(2, b"\x08" + varint(size)) for size in sizes))
 
 
-def read(data: bytes, reader: EventReader | None = None) -> list[Found]:
+def read(data: bytes, reader: EventReader | None = None) -> list[EventValue]:
     reader = reader or EventReader()
     return [one for part in reader.read(io.BytesIO(data)) for one in part]
 
