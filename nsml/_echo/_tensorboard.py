@@ -70,12 +70,13 @@ def _added(_: Any, writer: Any, event: Any) -> None:
         return
     values = event.summary.value
     ours = getattr(writer, _WRITER, None) or _begin(writer, values)
-    if len(values) == 1 and values[0].WhichOneof("value") == "simple_value":
-        if ours.has_curves:
-            found = {values[0].tag: values[0].simple_value}
-            time = event.wall_time or None
-            sink().metrics(ORIGIN, found, event.step, prefix=ours.prefix, time=time)
-        return
+    if len(values) == 1:  # nearly all: a scalar
+        value = values[0]
+        if value.WhichOneof("value") == "simple_value":
+            if ours.has_curves:
+                found, time = {value.tag: value.simple_value}, event.wall_time or None
+                sink().metrics(ORIGIN, found, event.step, prefix=ours.prefix, time=time)
+            return
     for one in ours.reader.event(event.SerializeToString()):
         if ours.has_curves or one.kind != "scalar":
             record(sink(), one, ours.prefix)
