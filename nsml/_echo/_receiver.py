@@ -277,6 +277,8 @@ class Receiver:
 
     def _handled(self, request: Request) -> Answer:
         path = request.path
+        if path in ("", "/") and request.method == "GET":
+            return Answer()  # `answers` asks
         for prefix, handler in self._handlers:
             if path == prefix or path.startswith(prefix + "/"):
                 request.path = unquote(path[len(prefix) :])
@@ -477,6 +479,17 @@ class _Connection:
     def _receive(self, most: int, timeout_s: float) -> bytes:
         self.socket.settimeout(timeout_s)
         return self.socket.recv(most)
+
+
+def answers(address: str, secret: str) -> bool:
+    """Return whether the receiver at `address` answers, perhaps one of a parent process."""
+    host, _, port = address.rpartition("/")[2].partition(":")
+    try:
+        with socket.create_connection((host, int(port)), timeout=1.0) as asking:
+            asking.sendall(f"GET /{secret} HTTP/1.0\r\n\r\n".encode())
+            return asking.recv(12).endswith(b" 200")
+    except (OSError, ValueError):
+        return False
 
 
 def _parsed(head: bytes) -> Tuple[str, str, str, Dict[str, str]]:
