@@ -124,6 +124,7 @@ class Receiver:
         self._socket: Optional[socket.socket] = None
         self._port = 0
         self._connections: List[_Connection] = []
+        self._threads = 0
 
     def add(self, prefix: str, handler: Handler) -> None:
         """Let the handler answer requests whose path is `prefix` or below it; the longest prefix counts."""
@@ -186,6 +187,9 @@ class Receiver:
 
     def _accept(self, listening: socket.socket) -> None:
         while self._socket is listening:
+            if self._threads >= 2 * MOST_CONNECTIONS:  # those of closed connections are ending
+                time.sleep(0.01)
+                continue
             try:
                 accepted, _ = listening.accept()
             except OSError:
@@ -195,6 +199,10 @@ class Receiver:
             try:
                 self._serve(accepted)
             except Exception:  # no thread can be started, or the connection is gone
+                with self._lock:
+                    self._connections = [
+                        one for one in self._connections if one.socket is not accepted
+                    ]
                 accepted.close()
 
     def _serve(self, accepted: socket.socket) -> None:
@@ -217,9 +225,17 @@ class Receiver:
             finally:
                 connection.close()
                 with self._lock:
+                    self._threads -= 1
                     self._connections = [one for one in self._connections if one is not connection]
 
-        threading.Thread(target=serve, name="nsml-receiver-connection", daemon=True).start()
+        with self._lock:
+            self._threads += 1
+        try:
+            threading.Thread(target=serve, name="nsml-receiver-connection", daemon=True).start()
+        except RuntimeError:  # no more threads
+            with self._lock:
+                self._threads -= 1
+            raise
 
     def _make_room(self) -> bool:
         """Return whether one more connection is served; an idle one, of strangers first, is closed for it."""
@@ -434,6 +450,8 @@ class _Connection:
                 ends = time.monotonic() + _HEAD_S
                 self.is_busy = self.is_known
         head, _, self._held = self._held.partition(b"\r\n\r\n")
+        if len(head) > _MOST_HEAD_BYTES:
+            raise RequestError(431, "the head is too long")
         self.is_busy = True
         return _parsed(head)
 
