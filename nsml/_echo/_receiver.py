@@ -45,6 +45,7 @@ _SILENT_S = 60.0
 """Longest pause within a content."""
 _IDLE_S = 600.0
 """Longest pause between the requests of a connection: clients that reuse one do not expect it closed."""
+_LINGER_S = 2.0
 _PIECE_BYTES = 256 << 10
 _JSON = "application/json"
 _REASONS = {
@@ -220,6 +221,7 @@ class Receiver:
             try:
                 while self._answer_next(connection):
                     pass
+                connection.linger()
             except (OSError, ValueError):
                 pass  # the client went away
             finally:
@@ -424,6 +426,14 @@ class _Connection:
         with suppress(OSError):
             self.socket.shutdown(socket.SHUT_RDWR)
         self.socket.close()
+
+    def linger(self) -> None:
+        """Drop for a moment what the client still sends: else it might never read the answer."""
+        self.is_busy = False
+        self.socket.shutdown(socket.SHUT_WR)
+        ends = time.monotonic() + _LINGER_S
+        while time.monotonic() < ends and self._receive(_PIECE_BYTES, _LINGER_S):
+            pass
 
     def head(self) -> Optional[Tuple[str, str, str, Dict[str, str]]]:
         """Return method, target, version and headers of the next request; None if the client has ended.

@@ -89,8 +89,8 @@ class Account:
         """Take back what was given by this process or a parent; the user's own values stay."""
         key, _, url = os.environ.pop(_MARK, "").partition(" ")
         given, self._given = self._given, {}
-        if key:
-            given = {**_TUNING, **given, _KEY: key, _URL: url}
+        if key and not given:  # of a parent process
+            given = {**_TUNING, _KEY: key, _URL: url}
         for name, value in given.items():
             if os.environ.get(name) == value:
                 del os.environ[name]
@@ -120,11 +120,10 @@ class Account:
             os.environ[_MARK] = f"{given[_KEY]} {given[_URL]}"
         except (OSError, RuntimeError):  # no port, or no thread
             given[_MODE] = "offline"
-        for name, value in given.items():
-            if name in _TUNING:
-                given[name] = os.environ.setdefault(name, value)
-            else:
-                os.environ[name] = value
+        for name in _TUNING:
+            if name in os.environ:
+                del given[name]  # the user's own
+        os.environ.update(given)
         self._given = given
 
 
