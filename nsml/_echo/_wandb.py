@@ -119,6 +119,8 @@ class _Run:
         self._last_step: Any = self._step
         self._latest: Dict[str, Any] = {}
         """Last values of metrics."""
+        self._summary: Dict[str, Any] = {}
+        """Values set by hand."""
 
     def log(self, data: Any, step: Any, commit: Any) -> None:
         """Record the numbers of one report."""
@@ -158,10 +160,13 @@ class _Run:
         found = {}
         for name, value in values.items():
             for nested, plain in _plain(name, value).items():
-                if nested not in self._latest:
-                    found[nested] = plain
-                elif not _is_equal(self._latest[nested], plain):
-                    found[f"summary/{nested}"] = plain  # else it would be a point of the curve
+                known = self._latest.get(nested, self._summary.get(nested))
+                if known is not None and _is_equal(known, plain):
+                    continue
+                # A value other than the last one of a metric would be a point of its curve.
+                found[f"summary/{nested}" if nested in self._latest else nested] = plain
+                if len(self._summary) < _MOST_NAMES:
+                    self._summary[nested] = plain
         if found and not self.is_off:
             sink().metrics(_ORIGIN, found, self._last_step, prefix=self.prefix, summary=True)
 
