@@ -141,6 +141,12 @@ def _log_batch(store: Any, run_id: str, metrics: Any, params: Any, tags: Any) ->
     return server.accepts("POST", "runs/log-batch", given)
 
 
+def own_uri() -> str:
+    """Return the URI of the server that nsml has named; "" if another one is in use."""
+    named = os.environ.get(_URI, "")
+    return named if named == os.environ.get(_OWN) else ""
+
+
 class _Runs:
     """The runs of this process, and where their values belong: the first has no prefix, others have their name."""
 
@@ -444,8 +450,7 @@ def _joined(folder: Optional[str], name: str) -> str:
 
 def _is_own(client: Any) -> bool:
     """Return whether this client's files end with the session, since nobody has named a place for them."""
-    named = os.environ.get(_URI)
-    return not named or (named == os.environ.get(_OWN) and client.tracking_uri == named)
+    return not os.environ.get(_URI) or (bool(own_uri()) and client.tracking_uri == own_uri())
 
 
 def _uri_set(result: Any, uri: Any, *_: Any) -> None:  # noqa: ARG001

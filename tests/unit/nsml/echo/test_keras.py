@@ -177,7 +177,8 @@ BROKEN: Final = {
 }
 
 
-def test_training_goes_on_with_a_broken_hook(tmp_path: Path) -> None:
+@pytest.mark.parametrize("broken", BROKEN)
+def test_training_goes_on_with_a_broken_hook(tmp_path: Path, broken: str) -> None:
     program = (
         MODEL
         + """
@@ -189,17 +190,16 @@ print("ended well")
     )
     environment_of(tmp_path)
     path = tmp_path / "sdk/nsml/_echo/_keras.py"
-    text = path.read_text()
-    for broken, line in BROKEN.items():
-        assert line in text
-        indent = line[: len(line) - len(line.lstrip())] + ("    " if "def " in line else "")
-        path.write_text(text.replace(line, f"{line}{indent}raise KeyError('deliberate')\n"))
-        for compiled in path.parent.glob("__pycache__/_keras.*"):
-            compiled.unlink()
-        done = run(tmp_path, program)
-        assert (done.returncode, done.stdout) == (0, "ended well\n"), (broken, done.stderr)
-        [said] = lines_of_keras(done)
-        assert "deliberate" in said
+    text, line = path.read_text(), BROKEN[broken]
+    assert line in text
+    indent = line[: len(line) - len(line.lstrip())] + ("    " if "def " in line else "")
+    path.write_text(text.replace(line, f"{line}{indent}raise KeyError('deliberate')\n"))
+    for compiled in path.parent.glob("__pycache__/_keras.*"):
+        compiled.unlink()
+    done = run(tmp_path, program)
+    assert (done.returncode, done.stdout) == (0, "ended well\n"), done.stderr
+    [said] = lines_of_keras(done)
+    assert "deliberate" in said
 
 
 def test_models_of_other_shapes_are_recorded(tmp_path: Path) -> None:
@@ -234,9 +234,9 @@ print(json.dumps([history, history2]))
     for name in ("loss", "a_loss", "a_mae"):
         values: list[Any] = [value for _, value in done.series(name)]
         assert values == [*history[name], *after[name]], name
-    assert done.config()["loss"] == {"a": "mse", "b": "huber_loss"} or done.config()["loss"][
-        "b"
-    ].lower().startswith("huber")
+    losses = done.config()["loss"]
+    assert losses["a"] == "mse"
+    assert losses["b"].startswith("huber")
     rates = [value for _, value in done.series("learning_rate")]
     assert rates == sorted(rates, reverse=True)
     assert len(set(rates)) == 3

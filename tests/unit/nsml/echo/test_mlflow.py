@@ -482,6 +482,34 @@ print("ended well")
     assert done.series("score") == [(0, 0.5)]
 
 
+@pytest.mark.long("Lightning is imported for ten seconds")
+def test_lightning_logs_to_the_server_of_the_process(tmp_path: Path) -> None:
+    program = """
+import sys
+from lightning.pytorch.loggers import MLFlowLogger
+assert "mlflow" not in sys.modules
+logger = MLFlowLogger("digits", run_name="lit")
+logger.log_hyperparams({"lr": 0.1})
+for step in range(3):
+    logger.log_metrics({"train_loss": step / 2}, step)
+logger.finalize("success")
+import mlflow
+[run] = mlflow.search_runs(experiment_names=["digits"], output_format="list")
+assert run.info.run_name == "lit"
+assert run.data.metrics == {"train_loss": 1.0}
+try:
+    print(MLFlowLogger("digits", save_dir="mine").experiment)
+except mlflow.exceptions.MlflowException as error:
+    assert "filesystem" in str(error), error  # MLflow's own
+else:
+    raise AssertionError
+"""
+    done = run(tmp_path, program)
+    assert done.returncode == 0, done.stderr
+    assert done.series("train_loss") == [(0, 0.0), (1, 0.5), (2, 1.0)]
+    assert done.config()["lr"] == 0.1
+
+
 HOSTILE: Final[list[Any]] = [
     None,
     [],
