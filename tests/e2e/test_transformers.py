@@ -34,6 +34,7 @@ trainer([Held()], max_steps=12, logging_steps=1, save_strategy="no").train()
 """
 )
 LIMIT_S = 240
+"""So long may an attempt take, most of it to import on a busy machine, in seconds."""
 
 
 @pytest.fixture(scope="module")
@@ -44,11 +45,14 @@ def platform() -> Iterator[Platform]:
 
 
 @pytest.mark.variant
+@pytest.mark.timeout(60 + 2 * LIMIT_S)
 @pytest.mark.long("two attempts import torch and Transformers")
 def test_a_preempted_trainer_goes_on(platform: Platform, tmp_path: Path) -> None:
     code = write_program(tmp_path / "code", PROGRAM)
     python = require_torch()
-    platform.nsml("run", "-g", "1", "--argv", "--", python, "main.py", cwd=code)
+    platform.nsml(
+        "run", "-g", "1", "--env", "OMP_NUM_THREADS=1", "--argv", "--", python, "main.py", cwd=code
+    )
     name = platform.nsml("ps", "-o", "name").stdout.split()[0]
 
     def shown() -> dict[str, object]:

@@ -16,6 +16,9 @@ from nsml._leaving import EXIT_CODE
 from nsml._session import FRAMEWORK_FILE, Session
 from tests.support.echoes import records_in
 from tests.unit.nsml.test_sdk_leaving import give_notice, left
+from tests.unit.nsml.test_sdk_session import agent
+
+__all__ = ["agent"]  # a fixture
 
 NAME = "anna/digits/3"
 
@@ -146,16 +149,37 @@ def test_a_checkpoint_of_the_programs_own_is_not_handed_to_a_framework(
         assert capsys.readouterr().err == ""  # it may well load it later
 
 
+@pytest.mark.usefixtures("agent")
 def test_another_checkpoint_can_be_had(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     training = begun(tmp_path)
     for step in (20, 40):
         training.keep(saved(tmp_path, step), f"checkpoint-{step}", step, {})
+    (tmp_path / "run/socket").symlink_to(tmp_path / "socket")
     session = next_attempt(tmp_path, monkeypatch, "checkpoint-40")
     training = FrameworkCheckpoints("transformers", session)
     assert training.restored(str(tmp_path / "new"))
     assert training.another("checkpoint-20", str(tmp_path / "new/checkpoint-20"))
     assert (tmp_path / "new/checkpoint-20/weights").read_text() == "weights of 20"
     assert not training.another("checkpoint-30", str(tmp_path / "new/checkpoint-30"))
+    assert not (tmp_path / "new/checkpoint-30").exists()
+
+
+@pytest.mark.usefixtures("agent")
+def test_one_of_another_node_comes_from_the_agent(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    begun(tmp_path).keep(saved(tmp_path, 20), "checkpoint-20", 20, {})
+    [record] = records_in(tmp_path / "run", "checkpoint")
+    far = tmp_path / "elsewhere/None/checkpoint-20"
+    far.parent.mkdir()
+    (tmp_path / "run/checkpoints" / record["folder"]).rename(far)
+    shutil.rmtree(tmp_path / "run/checkpoints")
+    for name, there in {"run/socket": "socket", "loads": "run/loads"}.items():
+        (tmp_path / name).symlink_to(tmp_path / there)
+    session = next_attempt(tmp_path, monkeypatch, "checkpoint-20")
+    path = FrameworkCheckpoints("transformers", session).restored(str(tmp_path / "new"))
+    assert path == str(tmp_path / "new/checkpoint-20")
+    assert Path(path, "shards/0").read_text() == "shard"
 
 
 def test_it_saves_and_leaves_on_notice(tmp_path: Path) -> None:
