@@ -399,6 +399,7 @@ class Agent:
                 pb.AGENT_ABILITY_ENVIRONMENT_BUILDS,
                 pb.AGENT_ABILITY_DOCKERFILES,
                 pb.AGENT_ABILITY_SUBMISSION_STEPS,
+                pb.AGENT_ABILITY_LAUNCHERS,
                 *([pb.AGENT_ABILITY_CONDA] if self._parts.builds_conda else []),
                 *([pb.AGENT_ABILITY_DOCKERFILE_BUILDS] if self._parts.engine else []),
                 *(_OF_SOCKETS if self._parts.has_sockets else []),

@@ -50,6 +50,7 @@ from nodeagent.safe_paths import give, open_folder, remove_tree
 from nsml._frames import LOST_BYTES
 
 FIRST_LOST = "1.lost"
+HOSTFILE = "hostfile"
 """The first writer's count of its lost records."""
 _REPLICA = re.compile(r"(s[a-z2-7]{16})\.([1-9][0-9]{0,8})\.(0|[1-9][0-9]{0,8})")
 _PRIVATE = 0o700
@@ -246,6 +247,15 @@ class ReplicaFolder:
         if written != LOST_BYTES:
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
         draft.rename(self.spool)
+
+    def write_hostfile(self, text: str) -> None:
+        """Write the program's list of hosts; a file or link of that name is replaced."""
+        flags = os.O_CREAT | os.O_EXCL | os.O_WRONLY | os.O_CLOEXEC | os.O_NOFOLLOW
+        with open_folder(self.path, (self.run.name,)) as run:
+            with suppress(FileNotFoundError):
+                os.unlink(HOSTFILE, dir_fd=run)
+            with os.fdopen(os.open(HOSTFILE, flags, 0o644, dir_fd=run), "w") as out:
+                out.write(text)
 
     def create_volumes(self, count: int, owner: tuple[int, int] | None) -> None:
         """Create folders for `count` volumes, for `owner` (uid, gid); existing ones are unchanged."""

@@ -10,6 +10,7 @@ import click
 
 from cli.arguments import shell_words
 from cli.exits import CommandError, ExitCode
+from cli.sessions.launchers import check_launch
 from nsml.client.errors import ClientError
 from nsml.common.shell import shell_line
 from nsml.common.text import visible
@@ -337,6 +338,8 @@ class Repetition:
         entry = given["positional"] or given["entry"]
         arguments = shell_words("-a", given["args"])
         if given["is_argv"]:
+            check_launch(given.get("launch"), words or ())
+            spec.ClearField("launcher")
             spec.entry, spec.args[:], spec.argv[:] = "", (), words or ()
         elif entry:
             spec.entry, spec.argv[:] = PurePosixPath(entry).as_posix(), ()

@@ -42,6 +42,7 @@ from cli.retry import DEFAULT_S, patiently
 from cli.sessions.attached import REMOVES_NOTE, After, goes_on, stay
 from cli.sessions.file_names import files_text
 from cli.sessions.git_commit import git_commit
+from cli.sessions.launchers import check_launch, launch_lines
 from cli.sessions.preflight import check_dataset_name, check_first, entry_of
 from cli.sessions.repetition import Repetition, Source
 from cli.sessions.run_request import RunOptions
@@ -165,6 +166,7 @@ def staying_options(command: F) -> F:
         "nsml run --env-file .env --env LR=0.02 --secret WANDB_API_KEY",
         "nsml run --image pytorch/pytorch:2.4.0 --memory 24G --shm-size 8G",
         "nsml run --argv -- ./train.sh --fast",
+        "nsml run --launch torchrun -g 8 --nodes 2 -e train.py",
         "nsml run --rerun @last -g 2 -- --epochs 20 --lr 0.02",
         "nsml run --sweep lr=0.1,0.01 --sweep bs=32,64",
         "nsml run --array 0-9 --after prepare/1",
@@ -454,6 +456,7 @@ def options_of(
             raise click.UsageError("--argv needs a command after --, such as: --argv -- ./train.sh")
         if given["positional"] or given["entry"] or arguments:
             raise click.UsageError("--argv goes without ENTRY, -e and -a")
+        check_launch(given.get("launch"), words)
         argv = tuple(words)
     elif not given["sends_code"] and source is None:
         raise click.UsageError("--no-code goes with --argv only: an entry is a file of the folder")
@@ -613,7 +616,7 @@ def _dry_run(app: App, options: RunOptions) -> None:
         return ""
 
     waiting = app.call(ask)
-    found = {
+    found: dict[str, Any] = {
         "state": "QUEUED" if waiting else "PREPARING",
         "waiting": waiting or None,
         "files": len(listed.files) if listed is not None else 0,
@@ -621,10 +624,15 @@ def _dry_run(app: App, options: RunOptions) -> None:
         "log_metrics": list(request.spec.log_metrics),
         "echo": request.spec.environment.get(ECHO),
     }
+    spec = request.spec
     if options.repetition is not None:
-        found |= options.repetition.record(options.repetition.supposed(request))
+        supposed = options.repetition.supposed(request)
+        found |= options.repetition.record(supposed)
+        spec = supposed.spec
+    if lines := launch_lines(spec):
+        found["command"] = lines
     text = f"would wait: {waiting}" if waiting else "would start now"
-    write_one(app, found, [text], name="state")
+    write_one(app, found, [text, *(f"  runs: {line}" for line in lines)], name="state")
     if options.repetition is not None and app.is_for_people:
         options.repetition.tell(app, options.repetition.supposed(request))
     if request.spec.log_metrics:

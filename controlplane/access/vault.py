@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import hashlib
+import hmac
 from typing import TYPE_CHECKING, Final
 
 from cryptography.exceptions import InvalidTag
@@ -60,6 +61,12 @@ class Vault:
     async def changed(self) -> None:
         """Wait until the keys change."""
         await self._changed.wait()
+
+    def derive(self, purpose: str) -> str:
+        """Return a secret for this purpose, the same from every control plane while the first key stays."""
+        return hmac.new(
+            self._keys[0], f"nsml derived\0{purpose}".encode(), hashlib.sha256
+        ).hexdigest()
 
     def seal(self, value: bytes, *, owner: str, name: str) -> bytes:
         """Seal a value for this owner and name."""

@@ -76,6 +76,17 @@ class SessionStage(enum.StrEnum):
     INFER = "INFER"
 
 
+class Launcher(enum.StrEnum):
+    """What starts the processes of an entry; see nsml.v1.Launcher."""
+
+    TORCHRUN = "TORCHRUN"
+    ACCELERATE = "ACCELERATE"
+    DEEPSPEED = "DEEPSPEED"
+    MPIRUN = "MPIRUN"
+    RAY = "RAY"
+    JAX = "JAX"
+
+
 class Cause(enum.StrEnum):
     """Why an attempt ended; see nsml.v1.Cause."""
 
@@ -320,7 +331,7 @@ class SessionSpec:
     folders become an artifact; `no_keep_files`: never; `keep_files_by_default`: it requests neither, and the default
     is to keep them. `dockerfile`: path in the code of its image's Dockerfile, with `build_arguments`; "": use `image`.
     `needs_conda`: its code lists conda packages. `stage`: its step of the submission `submission_id`; None: none.
-    `log_metrics`: see nsml.log_metrics.patterns.
+    `launcher`: what starts the processes of its entry; None: Python alone.
     """
 
     entry: str = ""
@@ -361,7 +372,7 @@ class SessionSpec:
     needs_conda: bool = False
     stage: SessionStage | None = None
     submission_id: str = ""
-    log_metrics: tuple[str, ...] = ()
+    launcher: Launcher | None = None
 
     @property
     def is_submission_step(self) -> bool:

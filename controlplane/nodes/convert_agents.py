@@ -533,6 +533,7 @@ def _too_old_for(assignment: Assignment, abilities: Collection[Ability]) -> str:
             "for --output-dataset and --keep-files",
         ),
         (Ability.DOCKERFILES, spec.dockerfile, "to build a Dockerfile"),
+        (Ability.LAUNCHERS, spec.launcher, "for --launch"),
     )
     lacks = (words for one, is_needed, words in needed if is_needed and one not in abilities)
     return next(lacks, "")

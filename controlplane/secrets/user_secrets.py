@@ -15,7 +15,7 @@ from controlplane.domain.errors import InvalidRequest, NotFound, TooLarge
 from controlplane.domain.lifecycle import ReplicaPhase
 from controlplane.domain.names import check_secret
 from controlplane.domain.notices import EARLIER_EVENTS, WebhookEvent
-from controlplane.domain.values import RegistryLogin
+from controlplane.domain.values import Launcher, RegistryLogin
 from controlplane.store.interface import Get, StoreError, Transaction
 from controlplane.stored import etcd_codec
 from controlplane.stored.v1.records_pb2 import SecretRecord
@@ -46,6 +46,10 @@ MOST_LOGINS: Final = 16
 """Maximum of one user."""
 MOST_PASSWORD_BYTES: Final = 8 << 10
 _LONGEST_USER: Final = 256
+
+GANG_SECRET: Final = "NSML_GANG_SECRET"  # noqa: S105 - the name of a variable
+"""Variable of launchers that start processes on other replicas: nsml/_remote_start.py."""
+_LAUNCHERS_OF_GANGS: Final = frozenset({Launcher.MPIRUN, Launcher.RAY})
 
 _AGAIN_S: Final = 1.0
 """Between two tries to re-encrypt secrets."""
@@ -340,14 +344,25 @@ class UserSecrets:
             for one in orders.assignments
             if (key := (one.held.session_id, one.held.attempt, one.held.rank)) not in given
             and _is_to_start(one)
-            and (one.session.spec.secrets or with_logins)
+            and (one.session.spec.secrets or with_logins or _needs_gang_secret(one.session))
         }
         sessions = {session.id: session for session in needing.values()}
         opened = await asyncio.gather(
             *(self._opened(session, with_logins=with_logins) for session in sessions.values())
         )
         of_session = dict(zip(sessions, opened, strict=True))
-        return {key: found for key, session in needing.items() if (found := of_session[session.id])}
+        given_now = {
+            key: (*of_session[session.id], *self._of_gang(session))
+            for key, session in needing.items()
+        }
+        return {key: found for key, found in given_now.items() if found}
+
+    def _of_gang(self, session: Session) -> tuple[OpenedSecret, ...]:
+        """Return what the replicas of an attempt have in common, for their launcher alone: derived, never stored."""
+        if not _needs_gang_secret(session):
+            return ()
+        value = self._vault.derive(f"gang\0{session.id}\0{session.attempt}")
+        return (OpenedSecret(variable=GANG_SECRET, value=value),)
 
     async def keep_renewed(self) -> None:
         """`renew` now and at each change of the vault's keys; until cancelled."""
@@ -458,6 +473,11 @@ class UserSecrets:
             Transaction(compares=tuple(compares), success=tuple(operations))
         )
         return result.succeeded
+
+
+def _needs_gang_secret(session: Session) -> bool:
+    spec = session.spec
+    return spec.launcher in _LAUNCHERS_OF_GANGS and spec.replica_count > 1
 
 
 def _is_to_start(one: Assignment) -> bool:

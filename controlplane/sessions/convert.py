@@ -20,6 +20,7 @@ from controlplane.domain.values import (
     EpisodeKind,
     GitFacts,
     InitialCheckpoint,
+    Launcher,
     Limits,
     Origin,
     OriginKind,
@@ -57,6 +58,9 @@ _STATES: Final = {state: f"SESSION_STATE_{state.value}" for state in SessionStat
 _STATES_BACK: Final = {sessions_pb2.SessionState.Value(_STATES[one]): one for one in SessionState}
 _ORIGINS_BACK: Final = {
     sessions_pb2.OriginKind.Value(f"ORIGIN_KIND_{one.value}"): one for one in OriginKind
+}
+_LAUNCHERS_BACK: Final = {
+    sessions_pb2.Launcher.Value(f"LAUNCHER_{one.name}"): one for one in Launcher
 }
 _STAGES_OF_USERS: Final = {0: None, sessions_pb2.SESSION_STAGE_INFER: SessionStage.INFER}
 _EPISODES: Final = {one: f"EPISODE_KIND_{one.value}" for one in EpisodeKind}
@@ -113,6 +117,13 @@ def _to_stage(number: int) -> SessionStage | None:
         ) from None
 
 
+def _to_launcher(number: int) -> Launcher | None:
+    """Return a requested launcher; None: Python alone."""
+    if number not in sessions_pb2.Launcher.values():
+        raise InvalidRequest(f"there is no launcher {number}")
+    return _LAUNCHERS_BACK.get(number)
+
+
 def _to_git(git: sessions_pb2.GitFacts) -> GitFacts:
     return GitFacts(
         commit=git.commit,
@@ -159,6 +170,7 @@ def _to_spec(spec: sessions_pb2.SessionSpec) -> SessionSpec:
         allow_changed_data=spec.allow_changed_data,
         needs_conda=spec.needs_conda,
         stage=_to_stage(spec.stage),
+        launcher=_to_launcher(spec.launcher),
         knobs=tuple(to_knob_value(one) for one in spec.knobs),
         labels=MappingProxyType(dict(spec.labels)),
         limits=_LIMITS.from_message(spec.limits),

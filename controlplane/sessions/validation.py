@@ -260,6 +260,11 @@ def _check_after(asked: tuple[After, ...]) -> None:
 def _check_program(spec: SessionSpec) -> None:
     if spec.argv and (spec.entry or spec.args):
         raise InvalidRequest("a session has an entry with arguments, or a plain command line")
+    if spec.argv and spec.launcher:
+        raise InvalidRequest(
+            "a launcher starts an entry, and the session has a plain command line",
+            attempt=f"nsml run --launch {spec.launcher.lower()} -e train.py",
+        )
     _check_words((spec.entry, *spec.args), "entry and its arguments")
     _check_words(spec.argv, "command line")
     if spec.bundle_digest:

@@ -55,6 +55,7 @@ class Ability(enum.Enum):
     CONDA = "environments of conda packages"
     DOCKERFILE_BUILDS = "builds of Dockerfiles before a session needs them"
     SUBMISSION_STEPS = "steps of submissions"
+    LAUNCHERS = "launchers of sessions"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -94,6 +94,7 @@ def predict_spec(
         keep_files_by_default=False,
         stage=SessionStage.PREDICT_TEST if is_test else SessionStage.PREDICT,
         submission_id=submission_id,
+        launcher=None,
     )
 
 

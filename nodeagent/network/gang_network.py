@@ -123,6 +123,17 @@ def launcher_variables(gang: Mapping[str, str], world: int, devices: int) -> dic
     }
 
 
+def hostfile_text(hosts: Sequence[str], devices: int) -> str:
+    """Return the hostfile of a gang, `HOST slots=N` for each replica, as DeepSpeed and MPI read them.
+
+    Names are unique, as DeepSpeed requires: further replicas of one host have their rank behind its name.
+    """
+    names = [
+        f"{host}.rank-{rank}" if host in hosts[:rank] else host for rank, host in enumerate(hosts)
+    ]
+    return "".join(f"{name} slots={max(devices, 1)}\n" for name in names)
+
+
 def meeting_port(replica: ReplicaId) -> int:
     """Return the port of rank 0, known to all replicas of the attempt."""
     return _FIRST_PORT + zlib.crc32(f"{replica.session_id}.{replica.attempt}".encode()) % _PORTS

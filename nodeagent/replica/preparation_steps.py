@@ -60,6 +60,7 @@ from nsml.content.errors import ContentError
 from nsml.content.in_place import changes_text
 from nsml.packages.requirements import Requirements
 from nsml.spec.folders import is_one_name
+from nsml.spec.run_flags import LAUNCHER
 from nsml.v1 import agents_pb2 as pb
 from nsml.v1 import sessions_pb2 as sessions
 from nsml.view.times import seconds_of
@@ -623,6 +624,9 @@ def argv_of(spec: sessions.SessionSpec) -> list[str]:
     if spec.argv:
         return list(spec.argv)
     entry = spec.entry or "main.py"
+    if spec.launcher:
+        launcher = LAUNCHER.word(spec, "launcher")
+        return ["python", "-u", "-m", "nsml._launch", launcher, entry, *spec.args]
     # Python would read -x.py as options.
     return ["python", "-u", f"./{entry}" if entry.startswith("-") else entry, *spec.args]
 
@@ -653,6 +657,8 @@ def environment_of(
         {
             "NSML_SESSION_NAME": assignment.session_name,
             "NSML_GPU_NUM": str(len(grants)),
+            "NSML_CPU_NUM": _cores_text(assignment.resources.cpu_thousandths),
+            "NSML_MEMORY_BYTES": str(assignment.resources.memory_bytes),
             "NSML_DATASET_NAME": os.pathsep.join(names),
             "NSML_DATASET_DIGEST": os.pathsep.join(one.digest for one in assignment.spec.datasets),
             **gang,
@@ -667,6 +673,10 @@ def environment_of(
         env["NSML_DEVICES"] = ",".join(simulated)
         env["NSML_SIMULATED"] = "1"
     return env
+
+
+def _cores_text(thousandths: int) -> str:
+    return f"{thousandths / 1000:g}"
 
 
 def _knob_of(value: sessions.KnobValue) -> dict[str, Any]:

@@ -20,7 +20,7 @@ from nodeagent.folders import FIRST_LOST, ReplicaFolder, ReplicaId, write_atomic
 from nodeagent.link.outbox import Outbox, replica_of
 from nodeagent.link.reports import exit_of, exit_without_start, placed_as, report_of
 from nodeagent.machine.accounts import Accounts, AccountsError
-from nodeagent.network.gang_network import GangNetwork
+from nodeagent.network.gang_network import GangNetwork, hostfile_text
 from nodeagent.network.host_network import NetworkOffer, has_no_network, network_of
 from nodeagent.replica.assignments import account_of, note_unstarted, owner_of, read_unstarted
 from nodeagent.replica.preparation_log import PreparationLog
@@ -300,6 +300,9 @@ class Runner:
         try:
             uid = await self._uid()
             spec = self._spec(draft, uid)
+            hosts = spec.env["NSML_PARALLEL_WORLD"].split(",")
+            text = hostfile_text(hosts, len(spec.devices))
+            await self.place.run(partial(self.folder.write_hostfile, text))
             folder = self.place.mps_folder
             if folder is not None and is_kept_by_mps(spec):
                 pipes = await self.place.run(partial(mps_mount, folder))

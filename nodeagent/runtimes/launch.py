@@ -10,6 +10,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from nodeagent.folders import HOSTFILE
 from nodeagent.runtimes.interface import Isolation
 from nodeagent.runtimes.limits import LimitFacts, disk_watch, shim_limits
 from nodeagent.runtimes.shares import mps_variables, share_variables
@@ -148,6 +149,7 @@ def whole_environment(
             "USER": env.get("USER", "nsml"),
             "LOGNAME": env.get("LOGNAME", "nsml"),
             "NSML_RUN_DIR": layout.run,
+            "NSML_HOSTFILE": f"{layout.run}/{HOSTFILE}",
             "NSML_SESSION_ID": replica.session_id,
             "NSML_ATTEMPT": str(replica.attempt),
             "NSML_RANK": str(replica.rank),

@@ -227,6 +227,13 @@ class _Class(_Word):
         return f"{word}, preemptible" if _says_preemptible(message) else word
 
 
+class _Launcher(_Word):
+    """A launcher; `none` clears that of a repeated session."""
+
+    def put(self, message: Any, field: str, value: Any) -> None:
+        super().put(message, field, "" if value == self.default else value)
+
+
 class _Switch(Kind):
     """On or off."""
 
@@ -716,6 +723,10 @@ PRIORITY: Final = _Class("idle", "low", "normal", "high", default="normal")
 """Priority classes, lowest first."""
 NETWORK: Final = _Word("own", "host", "none")
 """Network modes of a session."""
+LAUNCHER: Final = _Launcher(
+    "none", "torchrun", "accelerate", "deepspeed", "mpirun", "ray", "jax", default="none"
+)
+"""What starts the processes of an entry."""
 KEEP: Final = _Keep("checkpoints")
 TIME_LIMIT: Final = _Span("time limit")
 IDLE_LIMIT: Final = _Span("idle limit")
@@ -812,6 +823,16 @@ FLAGS: Final = (
     ),
     Flag(("-e", "--entry"), Kind(), f"The program; default {DEFAULT_ENTRY}.", metavar="FILE"),
     Flag(("-a", "--args"), Kind(), "Its arguments.", metavar="ARGS", default=""),
+    Flag(
+        ("--launch",),
+        LAUNCHER,
+        "Start the entry's processes on each replica with it, one for each GPU: no addresses to write. ray: a cluster; jax:"
+        " one process each. Default: none, Python alone.",
+        field="spec.launcher",
+        record="launcher",
+        compared="launch",
+        status_title="launcher",
+    ),
     Flag(
         ("-m", "--memo"),
         Kind(),

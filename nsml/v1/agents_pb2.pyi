@@ -37,6 +37,7 @@ class AgentAbility(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     AGENT_ABILITY_CONDA: _ClassVar[AgentAbility]
     AGENT_ABILITY_DOCKERFILE_BUILDS: _ClassVar[AgentAbility]
     AGENT_ABILITY_SUBMISSION_STEPS: _ClassVar[AgentAbility]
+    AGENT_ABILITY_LAUNCHERS: _ClassVar[AgentAbility]
 
 class ReplicaPhase(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     __slots__ = ()
@@ -81,6 +82,7 @@ AGENT_ABILITY_DOCKERFILES: AgentAbility
 AGENT_ABILITY_CONDA: AgentAbility
 AGENT_ABILITY_DOCKERFILE_BUILDS: AgentAbility
 AGENT_ABILITY_SUBMISSION_STEPS: AgentAbility
+AGENT_ABILITY_LAUNCHERS: AgentAbility
 REPLICA_PHASE_UNSPECIFIED: ReplicaPhase
 REPLICA_PHASE_PREPARING: ReplicaPhase
 REPLICA_PHASE_RUNNING: ReplicaPhase

@@ -80,6 +80,16 @@ class Priority(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     PRIORITY_NORMAL: _ClassVar[Priority]
     PRIORITY_HIGH: _ClassVar[Priority]
 
+class Launcher(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
+    __slots__ = ()
+    LAUNCHER_UNSPECIFIED: _ClassVar[Launcher]
+    LAUNCHER_TORCHRUN: _ClassVar[Launcher]
+    LAUNCHER_ACCELERATE: _ClassVar[Launcher]
+    LAUNCHER_DEEPSPEED: _ClassVar[Launcher]
+    LAUNCHER_MPIRUN: _ClassVar[Launcher]
+    LAUNCHER_RAY: _ClassVar[Launcher]
+    LAUNCHER_JAX: _ClassVar[Launcher]
+
 class ProgramChangeKind(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     __slots__ = ()
     PROGRAM_CHANGE_KIND_UNSPECIFIED: _ClassVar[ProgramChangeKind]
@@ -179,6 +189,13 @@ PRIORITY_IDLE: Priority
 PRIORITY_LOW: Priority
 PRIORITY_NORMAL: Priority
 PRIORITY_HIGH: Priority
+LAUNCHER_UNSPECIFIED: Launcher
+LAUNCHER_TORCHRUN: Launcher
+LAUNCHER_ACCELERATE: Launcher
+LAUNCHER_DEEPSPEED: Launcher
+LAUNCHER_MPIRUN: Launcher
+LAUNCHER_RAY: Launcher
+LAUNCHER_JAX: Launcher
 PROGRAM_CHANGE_KIND_UNSPECIFIED: ProgramChangeKind
 PROGRAM_CHANGE_KIND_SET: ProgramChangeKind
 PROGRAM_CHANGE_KIND_PAUSE: ProgramChangeKind
@@ -298,7 +315,7 @@ class SecretUse(_message.Message):
     def __init__(self, name: _Optional[str] = ..., variable: _Optional[str] = ...) -> None: ...
 
 class SessionSpec(_message.Message):
-    __slots__ = ("entry", "args", "argv", "bundle_digest", "datasets", "resources", "replica_count", "environment", "image", "time_limit", "grace", "retry_count", "lost_after", "no_queue", "limits", "secrets", "priority", "preemptible", "gpu_model", "pod", "network", "refresh_environment", "labels", "idle_limit", "knobs", "initial_checkpoint", "after", "keep_checkpoints", "environment_lock", "output_datasets", "allow_changed_data", "keep_files", "no_keep_files", "keep_files_by_default", "dockerfile", "build_arguments", "needs_conda", "stage", "submission_id", "log_metrics")
+    __slots__ = ("entry", "args", "argv", "bundle_digest", "datasets", "resources", "replica_count", "environment", "image", "time_limit", "grace", "retry_count", "lost_after", "no_queue", "limits", "secrets", "priority", "preemptible", "gpu_model", "pod", "network", "refresh_environment", "labels", "idle_limit", "knobs", "initial_checkpoint", "after", "keep_checkpoints", "environment_lock", "output_datasets", "allow_changed_data", "keep_files", "no_keep_files", "keep_files_by_default", "dockerfile", "build_arguments", "needs_conda", "stage", "launcher", "submission_id")
     class EnvironmentEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
@@ -358,6 +375,7 @@ class SessionSpec(_message.Message):
     BUILD_ARGUMENTS_FIELD_NUMBER: _ClassVar[int]
     NEEDS_CONDA_FIELD_NUMBER: _ClassVar[int]
     STAGE_FIELD_NUMBER: _ClassVar[int]
+    LAUNCHER_FIELD_NUMBER: _ClassVar[int]
     SUBMISSION_ID_FIELD_NUMBER: _ClassVar[int]
     LOG_METRICS_FIELD_NUMBER: _ClassVar[int]
     entry: str
@@ -398,9 +416,9 @@ class SessionSpec(_message.Message):
     build_arguments: _containers.ScalarMap[str, str]
     needs_conda: bool
     stage: SessionStage
+    launcher: Launcher
     submission_id: str
-    log_metrics: _containers.RepeatedScalarFieldContainer[str]
-    def __init__(self, entry: _Optional[str] = ..., args: _Optional[_Iterable[str]] = ..., argv: _Optional[_Iterable[str]] = ..., bundle_digest: _Optional[str] = ..., datasets: _Optional[_Iterable[_Union[DatasetReference, _Mapping]]] = ..., resources: _Optional[_Union[_resources_pb2.Resources, _Mapping]] = ..., replica_count: _Optional[int] = ..., environment: _Optional[_Mapping[str, str]] = ..., image: _Optional[str] = ..., time_limit: _Optional[_Union[datetime.timedelta, _duration_pb2.Duration, _Mapping]] = ..., grace: _Optional[_Union[datetime.timedelta, _duration_pb2.Duration, _Mapping]] = ..., retry_count: _Optional[int] = ..., lost_after: _Optional[_Union[datetime.timedelta, _duration_pb2.Duration, _Mapping]] = ..., no_queue: _Optional[bool] = ..., limits: _Optional[_Union[Limits, _Mapping]] = ..., secrets: _Optional[_Iterable[_Union[SecretUse, _Mapping]]] = ..., priority: _Optional[_Union[Priority, str]] = ..., preemptible: _Optional[bool] = ..., gpu_model: _Optional[str] = ..., pod: _Optional[str] = ..., network: _Optional[_Union[_resources_pb2.Network, str]] = ..., refresh_environment: _Optional[bool] = ..., labels: _Optional[_Mapping[str, str]] = ..., idle_limit: _Optional[_Union[datetime.timedelta, _duration_pb2.Duration, _Mapping]] = ..., knobs: _Optional[_Iterable[_Union[KnobValue, _Mapping]]] = ..., initial_checkpoint: _Optional[_Union[InitialCheckpoint, _Mapping]] = ..., after: _Optional[_Iterable[_Union[After, _Mapping]]] = ..., keep_checkpoints: _Optional[str] = ..., environment_lock: _Optional[str] = ..., output_datasets: _Optional[_Iterable[str]] = ..., allow_changed_data: _Optional[bool] = ..., keep_files: _Optional[bool] = ..., no_keep_files: _Optional[bool] = ..., keep_files_by_default: _Optional[bool] = ..., dockerfile: _Optional[str] = ..., build_arguments: _Optional[_Mapping[str, str]] = ..., needs_conda: _Optional[bool] = ..., stage: _Optional[_Union[SessionStage, str]] = ..., submission_id: _Optional[str] = ..., log_metrics: _Optional[_Iterable[str]] = ...) -> None: ...
+    def __init__(self, entry: _Optional[str] = ..., args: _Optional[_Iterable[str]] = ..., argv: _Optional[_Iterable[str]] = ..., bundle_digest: _Optional[str] = ..., datasets: _Optional[_Iterable[_Union[DatasetReference, _Mapping]]] = ..., resources: _Optional[_Union[_resources_pb2.Resources, _Mapping]] = ..., replica_count: _Optional[int] = ..., environment: _Optional[_Mapping[str, str]] = ..., image: _Optional[str] = ..., time_limit: _Optional[_Union[datetime.timedelta, _duration_pb2.Duration, _Mapping]] = ..., grace: _Optional[_Union[datetime.timedelta, _duration_pb2.Duration, _Mapping]] = ..., retry_count: _Optional[int] = ..., lost_after: _Optional[_Union[datetime.timedelta, _duration_pb2.Duration, _Mapping]] = ..., no_queue: _Optional[bool] = ..., limits: _Optional[_Union[Limits, _Mapping]] = ..., secrets: _Optional[_Iterable[_Union[SecretUse, _Mapping]]] = ..., priority: _Optional[_Union[Priority, str]] = ..., preemptible: _Optional[bool] = ..., gpu_model: _Optional[str] = ..., pod: _Optional[str] = ..., network: _Optional[_Union[_resources_pb2.Network, str]] = ..., refresh_environment: _Optional[bool] = ..., labels: _Optional[_Mapping[str, str]] = ..., idle_limit: _Optional[_Union[datetime.timedelta, _duration_pb2.Duration, _Mapping]] = ..., knobs: _Optional[_Iterable[_Union[KnobValue, _Mapping]]] = ..., initial_checkpoint: _Optional[_Union[InitialCheckpoint, _Mapping]] = ..., after: _Optional[_Iterable[_Union[After, _Mapping]]] = ..., keep_checkpoints: _Optional[str] = ..., environment_lock: _Optional[str] = ..., output_datasets: _Optional[_Iterable[str]] = ..., allow_changed_data: _Optional[bool] = ..., keep_files: _Optional[bool] = ..., no_keep_files: _Optional[bool] = ..., keep_files_by_default: _Optional[bool] = ..., dockerfile: _Optional[str] = ..., build_arguments: _Optional[_Mapping[str, str]] = ..., needs_conda: _Optional[bool] = ..., stage: _Optional[_Union[SessionStage, str]] = ..., launcher: _Optional[_Union[Launcher, str]] = ..., submission_id: _Optional[str] = ...) -> None: ...
 
 class After(_message.Message):
     __slots__ = ("session", "name", "any_end")

@@ -433,6 +433,33 @@ def test_the_project_reaches_the_platform(nsml, state, project):
     assert only_session(state).project == "vision"
 
 
+def test_a_launcher_is_recorded_repeated_and_shown_as_the_command_line(nsml, state, project):
+    words = ["run", "--launch", "accelerate", "-g", "2", "--nodes", "2", "--", "--lr", "0.1"]
+    line = (
+        "accelerate launch --num_machines 2 --machine_rank $NODE_RANK --main_process_ip $MASTER_ADDR --main_process_port"
+        " $MASTER_PORT --num_processes 4 --mixed_precision no --dynamo_backend no --multi_gpu main.py --lr 0.1"
+    )
+    state.free_gpus = 8
+    told = nsml(*words[:-3], "--dry-run", *words[-3:]).stdout
+    assert told == f"would start now\n  runs: {line}\n"
+    nsml(*words)
+    assert only_session(state).spec.launcher == pb.LAUNCHER_ACCELERATE
+    assert "--launch accelerate" in nsml("command", "@last").stdout
+    nsml("run", "--rerun", "@last", "--launch", "none")
+    made = max(state.sessions.values(), key=lambda one: one.created_at.ToNanoseconds())
+    assert made.spec.launcher == pb.LAUNCHER_UNSPECIFIED
+
+
+def test_a_launcher_of_a_whole_command_is_refused_with_the_entry_meant(nsml, state, project):
+    words = ["--argv", "--", "python", "main.py", "--lr", "0.1"]
+    result = nsml("run", "--launch", "torchrun", *words, check=False)
+    assert result.code == 2
+    assert "--launch goes without --argv" in result.stderr
+    assert "nsml run --launch torchrun -e main.py -- --lr 0.1" in result.stderr
+    assert not state.sessions
+    assert "torchrun" in nsml("run", "--launch", "torchrum", check=False).stderr, "the nearest word"
+
+
 def test_a_dry_run_tells_what_would_come_of_it_and_leaves_nothing(nsml, state, project):
     result = nsml("run", "--dry-run", "--gpu-model", "A100")
     assert result.stdout == "would start now\n"
