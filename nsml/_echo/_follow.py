@@ -19,6 +19,7 @@ from nsml._echo._event_files import EventReader
 from nsml._echo._events import ORIGIN, record
 from nsml._echo._logdirs import Logdirs
 from nsml._echo._sink import Sink
+from nsml._progress import ProgressWriter
 from nsml._report import Reporter
 from nsml._rights import create, make_folders
 from nsml._spool import Spool
@@ -68,7 +69,8 @@ class Follower:
         self._pid = pid
         self._began = int(began)
         spool = Spool(os.path.join(run_dir, "spool"))
-        self._sink = Sink(run_dir, spool, Reporter(Spool(None)))
+        nothing = Spool(None)
+        self._sink = Sink(run_dir, spool, Reporter(nothing), ProgressWriter(nothing))
         self._logdirs = Logdirs(run_dir)
         self._folders: Dict[str, int] = {}
         self._files: Dict[Tuple[int, int], Optional[_File]] = {}
