@@ -379,7 +379,7 @@ for folder, times in (("logs/train", 1.0), ("logs/validation", 2.0)):
 import os
 os.kill(os.getpid(), 9)
 """
-    done = run_reaped(tmp_path, program, python=python)
+    done = run_reaped(tmp_path, program, python=python, NSML_ECHO="tensorboard")
     assert done.returncode == 128 + signal.SIGKILL, done.stderr
     assert "nsml: " not in done.stderr
     assert done.series("epoch_loss") == [(step, float(step)) for step in range(2000)]
