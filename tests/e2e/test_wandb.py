@@ -36,7 +36,7 @@ def test_a_script_for_w_and_b_has_curves_while_it_runs(tmp_path: Path) -> None:
             return drawn.stdout if drawn.returncode == 0 and "train/loss" in drawn.stdout else ""
 
         wait_for(is_drawn, what="a curve of train/loss")
-        assert "RUN" in platform.nsml("ps").stdout
+        assert "Running" in platform.nsml("ps").stdout
         chart = platform.nsml("plot", name, "-m", "train/loss", "--chart").stdout
         assert "train/loss" in chart
         platform.nsml("stop", "-y", name)
