@@ -243,7 +243,9 @@ def _config(model: Any, params: Mapping[str, Any], given: Mapping[str, Any]) -> 
     optimizer = getattr(model, "optimizer", None)
     if optimizer is not None:
         values = optimizer.get_config()
-        found["optimizer"] = {key: value for key, value in values.items() if value is not None}
+        found["optimizer"] = {
+            key: _rounded(value) for key, value in values.items() if value is not None
+        }
     loss = getattr(model, "loss", None)
     if loss is not None:
         found["loss"] = _name(loss)
@@ -268,9 +270,14 @@ def _learning_rate(model: Any) -> Optional[float]:
     optimizer = getattr(optimizer, "inner_optimizer", optimizer)
     rate = getattr(optimizer, "learning_rate", None)
     try:
-        return None if rate is None else float(f"{float(rate):.7g}")  # 0.001 as float32
+        return None if rate is None else _rounded(float(rate))
     except (TypeError, ValueError):
         return None  # a schedule of Keras 2
+
+
+def _rounded(value: Any) -> Any:
+    """Return a number that was 0.001 before it was one of 32 bits as 0.001."""
+    return float(f"{value:.7g}") if type(value) is float else value
 
 
 def _logs(logs: Any) -> Mapping[str, Any]:

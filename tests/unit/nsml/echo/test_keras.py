@@ -76,7 +76,7 @@ def test_epochs_batches_and_evaluations_are_recorded(tmp_path: Path, backend: st
     assert (config["epochs"], config["steps_per_epoch"], config["batch_size"]) == (3, 3, 16)
     assert (config["loss"], config["model_parameters"]) == ("mse", 19)
     assert config["validation_split"] == 0.25
-    assert config["optimizer"]["name"] == "adam"
+    assert (config["optimizer"]["name"], config["optimizer"]["learning_rate"]) == ("adam", 0.01)
     assert {one["origin"] for one in done.records("metric")} == {"keras"}
 
 
@@ -135,6 +135,7 @@ print("ended well")
     assert all(one["size"] > 1000 for one in done.records("checkpoint"))
 
 
+@pytest.mark.long("Keras is imported twice, and compiles")
 def test_training_is_the_same_with_and_without_the_hooks(tmp_path: Path) -> None:
     program = (
         MODEL
