@@ -114,6 +114,13 @@ def test_a_file_is_handed_back_under_its_name(
     path = FrameworkCheckpoints("transformers", session).restored(str(tmp_path / "new"))
     assert path == str(tmp_path / "new" / file.name)
     assert Path(path).read_text() == "weights"
+    file.write_text("of the program")
+    session = next_attempt(tmp_path, monkeypatch, file.name)
+    monkeypatch.setenv("NSML_ATTEMPT", "3")
+    path = FrameworkCheckpoints("transformers", session).restored(str(tmp_path))
+    assert path is not None
+    assert Path(path).read_text() == "weights"
+    assert file.read_text() == "of the program"
 
 
 def test_one_that_the_framework_removed_is_fetched_again(
@@ -221,15 +228,29 @@ def test_the_programs_own_functions_come_first(
     begun(tmp_path).keep(saved(tmp_path, 20), "checkpoint-20", 20, {})
     session = next_attempt(tmp_path, monkeypatch, "checkpoint-20")
     loaded: list[str] = []
-    session.bind(save=lambda _: None, load=loaded.append)
+    session.bind(load=loaded.append)
     assert len(loaded) == 1
     training = FrameworkCheckpoints("transformers", session)
     assert training.restored() is None
     training.begins()
+    assert resumable(tmp_path) == {"save": False, "load": True}  # as bound
     give_notice(tmp_path / "run")
     assert not training.should_save(1)
     training.keep(saved(tmp_path, 40), "checkpoint-40", 40, {})
     assert len(records_in(tmp_path / "run", "checkpoint")) == 1
+
+
+def test_they_do_so_also_when_bound_later(tmp_path: Path) -> None:
+    session = Session(str(tmp_path / "run"), NAME)
+    training = FrameworkCheckpoints("transformers", session)
+    training.begins()
+    session.bind(load=print)
+    give_notice(tmp_path / "run")
+    assert not training.should_save(1)
+    training.keep(saved(tmp_path, 1), "checkpoint-1", 1, {})
+    training.ends()
+    assert records_in(tmp_path / "run", "checkpoint") == []
+    assert resumable(tmp_path) == {"save": False, "load": True}
 
 
 def test_several_processes_without_torch_keep_nothing(
