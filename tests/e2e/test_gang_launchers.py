@@ -104,21 +104,26 @@ def started(logs: list[str], pattern: str) -> list[str]:
     return sorted(re.findall(pattern, "\n".join(logs)))
 
 
+OF_MPI = ["--launch", "mpirun", "-g", "2", "-e", "ring.py"]
+
+
 @pytest.mark.long("installs Open MPI, 47 MB")
-def test_mpi_processes_of_all_replicas_meet_and_the_first_that_fails_is_named(
-    platform: Platform, tmp_path: Path
-) -> None:
-    of_mpi = ["--launch", "mpirun", "-g", "2", "-e", "ring.py"]
-    item, logs = launched(platform, tmp_path, "openmpi\nmpi4py\n", *of_mpi)
+def test_mpi_processes_of_all_replicas_meet(platform: Platform, tmp_path: Path) -> None:
+    item, logs = launched(platform, tmp_path, "openmpi\nmpi4py\n", *OF_MPI)
     assert item["state"] == "SUCCEEDED", (item.get("end"), logs)
     assert started(logs, r"process \d of 4, sum 10, replica \d") == [
         f"process {rank} of 4, sum 10, replica {rank // 2}" for rank in range(4)
     ], logs
-    item, logs = launched(platform, tmp_path, "openmpi\nmpi4py\n", *of_mpi, "--", "2")
+
+
+@pytest.mark.slow
+def test_the_mpi_process_that_fails_first_is_named(platform: Platform, tmp_path: Path) -> None:
+    item, logs = launched(platform, tmp_path, "openmpi\nmpi4py\n", *OF_MPI, "--", "2")
     assert (item["state"], item["end"]["rank"], item["end"]["exit_code"]) == ("FAILED", 0, 3), item
     assert re.search(r"Process name: \[.*,2\]\s+Exit code:\s+3", logs[0]), logs
 
 
+@pytest.mark.slow
 def test_jax_finds_the_other_replicas(platform: Platform, tmp_path: Path) -> None:
     item, logs = launched(
         platform, tmp_path, "jax[cpu]\n", "--launch", "jax", "-g", "1", "-e", "mesh.py"
