@@ -87,7 +87,9 @@ def test_it_is_handed_back_to_the_same_training(
     given = str(tmp_path / parent) if parent else parent
     if parent is None:
         shutil.rmtree(tmp_path / "out")
-    assert FrameworkCheckpoints("lightning", session).restored(given) is None
+    other_framework = FrameworkCheckpoints("lightning", session)
+    other_framework.number = 2
+    assert other_framework.restored(given) is None
     assert FrameworkCheckpoints("transformers", session).restored(given) is None
     for other in (session, Session(str(tmp_path / "run"), NAME)):  # another process of the replica
         second = FrameworkCheckpoints("transformers", other)
