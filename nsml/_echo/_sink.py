@@ -61,6 +61,7 @@ class Sink:
         self._configs: Dict[Tuple[str, str], Dict[str, Any]] = {}
         self._lock = threading.RLock()
         self._logged: Set[str] = set()
+        self._muted = threading.local()
         reporter.follow_names(self._claim_for_report)
         self.media = Media(spool, run_dir, Strictness(is_on=False))
         """Shows images, sounds, texts, tables as `nsml.image` and the others do. Use with names from `media_name`."""
@@ -95,6 +96,10 @@ class Sink:
                 runs[run] = found
             return runs[run]
 
+    def mute(self, origin: str, on: bool) -> None:
+        """Skip metrics and configuration of this library in this thread: they are those of another, by other names."""
+        vars(self._muted)[origin] = on
+
     def metrics(
         self,
         origin: str,
@@ -115,6 +120,8 @@ class Sink:
             time: Unix seconds of the report; default, and for impossible ones: now.
             summary: whether `nsml ps` shows these values.
         """
+        if vars(self._muted).get(origin):
+            return
         found: Dict[str, Any] = {}
         for given, value in values.items():
             if type(value) in _QUICK:
@@ -140,6 +147,8 @@ class Sink:
 
         Only what has changed is recorded. Values of other types than JSON's become text.
         """
+        if vars(self._muted).get(origin):
+            return
         plain = plain_config(values)
         with self._lock:
             known = self._configs.setdefault((origin, run), {})

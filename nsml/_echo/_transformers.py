@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from typing import Any, Dict, Optional, Tuple
 
 _ORIGIN = "transformers"
+_INTEGRATIONS = "transformers.integrations.integration_utils"
 _STATE = "trainer_state.json"
 _PREFIXES = ("eval", "test")
 _MAIN = frozenset(("train/loss", "eval/loss", "eval/accuracy"))
@@ -37,6 +38,18 @@ def install(module: Any) -> None:
     _fence = Fence(_ORIGIN, module.__name__)
     module.DEFAULT_CALLBACKS.append(_callback_class())
     _fence.follow(module.Trainer, "train", change=_resume)
+    callback = getattr(sys.modules.get(_INTEGRATIONS), "MLflowCallback", None)
+    for name in ("setup", "on_log") if callback is not None else ():
+        _fence.follow(callback, name, _unmute_mlflow, before=_mute_mlflow)
+
+
+def _mute_mlflow(*_: Any, **__: Any) -> None:
+    """Its names lack the prefix that those for W&B and TensorBoard have: `loss` is `train/loss`."""
+    sink().mute("mlflow", True)
+
+
+def _unmute_mlflow(*_: Any, **__: Any) -> None:
+    sink().mute("mlflow", False)
 
 
 class _Reporting:

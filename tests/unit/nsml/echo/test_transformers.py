@@ -104,7 +104,7 @@ def test_with_other_reporters_there_is_one_set_of_curves(tmp_path: Path) -> None
     program = (
         TRAINER
         + """
-one = trainer(report_to=["tensorboard", "wandb"], save_strategy="no")
+one = trainer(report_to=["tensorboard", "wandb", "mlflow"], save_strategy="no")
 one.train()
 print(json.dumps(one.state.log_history))
 """
@@ -118,6 +118,7 @@ print(json.dumps(one.state.log_history))
         series = done.series(name)
         assert len(series) == len(dict(series)), name  # one point of each step
     assert not any(name.count("train/loss") for name, _, _ in points if name != "train/loss")
+    assert not {"loss", "eval_loss", "learning_rate"} & {name for name, *_ in done.points()}
 
 
 @imports
