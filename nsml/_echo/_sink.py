@@ -96,7 +96,7 @@ class Sink:
                 runs[run] = found
             return runs[run]
 
-    def mute(self, origin: str, on: bool) -> None:
+    def mute(self, origin: str, *, on: bool) -> None:
         """Skip metrics and configuration of this library in this thread: they are those of another, by other names."""
         vars(self._muted)[origin] = on
 

@@ -45,11 +45,11 @@ def install(module: Any) -> None:
 
 def _mute_mlflow(*_: Any, **__: Any) -> None:
     """Its names lack the prefix that those for W&B and TensorBoard have: `loss` is `train/loss`."""
-    sink().mute("mlflow", True)
+    sink().mute("mlflow", on=True)
 
 
 def _unmute_mlflow(*_: Any, **__: Any) -> None:
-    sink().mute("mlflow", False)
+    sink().mute("mlflow", on=False)
 
 
 class _Reporting:
