@@ -90,6 +90,7 @@ def test_the_whole_configuration() -> None:
             "NSML_ATTEMPT=2",
             "NSML_DATASET_PATH=/data/digits",
             "NSML_GPU_SHARE=1",
+            "NSML_HOSTFILE=/nsml/hostfile",
             "NSML_ISOLATION=container",
             "NSML_RANK=1",
             f"NSML_REPLICA={REPLICA}",
