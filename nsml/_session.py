@@ -96,7 +96,7 @@ class Session:
         self.resumes_from = os.environ.get("NSML_RESUME", "") if run_dir else ""
         """The name of the checkpoint to resume from, "" without one."""
         self._has_resumed = False
-        self._leaving = Leaving(run_dir)
+        self.leaving = Leaving(run_dir)
         self.progress_writer = ProgressWriter(reports)
         """The one of this process, for all that know how far its training is."""
         self.progress = Progress(self._loop_begins, self._step_ended)

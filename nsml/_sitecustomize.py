@@ -29,6 +29,7 @@ _HOOKS: Hooks = {
     "accelerate.accelerator": ("accelerate", "_accelerate"),
     "jax._src.clusters": ("jax", "_jax"),
     "keras": ("keras", "_keras"),
+    "lightning.fabric.fabric": ("lightning", "_lightning"),
     "lightning.pytorch.loggers.mlflow": ("mlflow", "_mlflow_lightning"),
     "lightning.pytorch.trainer.trainer": ("lightning", "_lightning"),
     "lightning_fabric.fabric": ("lightning", "_lightning"),

@@ -331,6 +331,7 @@ class SessionSpec:
     folders become an artifact; `no_keep_files`: never; `keep_files_by_default`: it requests neither, and the default
     is to keep them. `dockerfile`: path in the code of its image's Dockerfile, with `build_arguments`; "": use `image`.
     `needs_conda`: its code lists conda packages. `stage`: its step of the submission `submission_id`; None: none.
+    `log_metrics`: see nsml.log_metrics.patterns.
     `launcher`: what starts the processes of its entry; None: Python alone.
     """
 
@@ -372,6 +373,7 @@ class SessionSpec:
     needs_conda: bool = False
     stage: SessionStage | None = None
     submission_id: str = ""
+    log_metrics: tuple[str, ...] = ()
     launcher: Launcher | None = None
 
     @property

@@ -35,7 +35,7 @@ _ORIGIN = re.compile(ORIGIN_PATTERN)
 _KNOWN_ORIGINS: set[str] = set()
 """Valid ones, found faster than by the pattern."""
 _MOST_KNOWN_ORIGINS = 256
-LATEST_TIME = float(1 << 33)
+LATEST_TIME = progress.LATEST_TIME
 """Unix seconds: later times, and negative ones, are invalid."""
 MAX_DEPTH = 16
 """Most levels of nested values: deeper ones could be stored, but not sent on."""

@@ -420,7 +420,7 @@ _SESSION: Final = encoder(
         # Data from outside its record.
         *("waiting", "revision", "checkpoint_count", "lost_checkpoint_count"),
         *("summary", "summary_names", "summary_left_out", "left_out_bytes", "environment_lock"),
-        *("made_datasets", "reported_config"),
+        *("made_datasets", "reported_config", "training"),
     ),
     omit=(
         *("spec", "stop", "command", "usage", "episodes", "progress"),

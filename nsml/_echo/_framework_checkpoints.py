@@ -258,7 +258,14 @@ class FrameworkCheckpoints:
         return self._at == step
 
     def keep(
-        self, path: str, name: str, step: Any, summary: Dict[str, Any], *, waits: bool = True
+        self,
+        path: str,
+        name: str,
+        step: Any,
+        summary: Dict[str, Any],
+        *,
+        waits: bool = True,
+        is_resumable: bool = True,
     ) -> None:
         """Make a file or folder a checkpoint of the session, by a copy, which shares blocks if the file system can.
 
@@ -271,6 +278,7 @@ class FrameworkCheckpoints:
             step: of the training.
             summary: values at this step, for `nsml model ls`.
             waits: whether all processes call this; else only the first may be saving.
+            is_resumable: whether the training can go on from it; else it has weights alone, say.
 
         Raises:
             SystemExit: it is saved, and the program is to leave.
@@ -292,8 +300,9 @@ class FrameworkCheckpoints:
         is_going = store is not None and self._at == step and self._goes
         result = "stays"
         try:
-            is_kept = self._session.keep(name, path, self._marker(path), step, summary)
-            if not self._is_told or leaving.unanswered() is None:
+            marker = self._marker(path, is_resumable=self._is_resumable and is_resumable)
+            is_kept = self._session.keep(name, path, marker, step, summary)
+            if not (self._is_told and is_resumable) or leaving.unanswered() is None:
                 return
             if store is not None and self._at != step:
                 return

@@ -201,26 +201,12 @@ class _Files:
             _keep(path)
 
 
-def _progress_writer() -> Any:
-    from nsml import _session
-
-    return getattr(_session._SESSION, "progress_writer", None)  # noqa: SLF001 - of the same package
-
-
-def _is_first() -> bool:
-    """Return whether this process is the one of its gang that saves."""
-    from nsml import _session
-
-    found: Any = vars(_session)
-    return bool((found.get("is_first") or found["_is_first"])())
-
-
 def _keep(path: str) -> None:
     """Save a file as a checkpoint. A notice of the platform is not answered: that is for who can resume."""
     from nsml import _session
     from nsml._copies import copy_file
 
-    if not _is_first():
+    if not is_first():
         return
     name = os.path.basename(path)
 

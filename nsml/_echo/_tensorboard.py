@@ -6,6 +6,7 @@ An event is recorded before the library writes it, which it does in a thread, up
 from __future__ import annotations
 
 import os
+import sys
 
 from nsml._echo import _following
 from nsml._echo._event_files import EventReader
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
 
 _WRITER = "_nsml_writer"
 """Attribute of a library's writer."""
+_RAY = "nsml._echo._ray_tune"
 _HPARAMS = "hparams"
 _logdirs: List[Logdirs] = []
 
@@ -86,14 +88,15 @@ def _begin(writer: Any, values: Any) -> _Writer:
     """Learn about a writer from its first summary.
 
     `SummaryWriter.add_hparams` makes a writer in a subfolder, for the hyperparameters and a last value of some metrics,
-    which are no curves.
+    which are no curves. Ray Tune writes what its hook records.
     """
     logdir = str(writer.get_logdir())
     known = logdirs()
     above = os.path.dirname(os.path.abspath(logdir))
     is_first = not (known.is_known(above) or known.is_known(logdir))
     has_hparams = len(values) == 1 and values[0].metadata.plugin_data.plugin_name == _HPARAMS
-    if has_hparams and not is_first:
+    is_of_ray = _RAY in sys.modules and len(values) > 0 and values[0].tag.startswith("ray/tune/")
+    if (has_hparams and not is_first) or is_of_ray:
         ours = _Writer("", has_curves=False)
     else:
         ours = _Writer(known.prefix(logdir), has_curves=True)

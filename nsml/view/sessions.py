@@ -39,6 +39,7 @@ from nsml.view.differing_arguments import Differing
 from nsml.view.enums import enum_name, enum_word
 from nsml.view.metrics import is_set_or_counted
 from nsml.view.program_changes import set_words
+from nsml.view.progress import progress_record, progress_text, progress_within
 from nsml.view.reported_config import record as config_record
 from nsml.view.tables import Column
 from nsml.view.times import moment_of, seconds_of

@@ -655,6 +655,16 @@ END $$""",
         AddColumns("submissions", "failing_since real=0"),
         AddColumns("submission_scores", "failing_since real=0"),
     ),
+    # How far each session's training is; see history.sql.progress. `course`: see nsml.spec.progress.Course.
+    (
+        Table(
+            "progress",
+            "session_id text, attempt int, writer int, time real, done real, total real, unit text,"
+            " origin text, own_end real?, ends_at real?, next_at real?, course text",
+            key="session_id",
+            is_clustered=True,
+        ),
+    ),
     # The configuration that programs reported; see history.sql.reported_config. `origin` of a metric: of its first report.
     (
         Table(

@@ -182,6 +182,29 @@ sink().metrics("tensorboard", {"last": 11.0}, 5)
     assert done.stderr.count("nsml: ") == 5, done.stderr
 
 
+def test_a_hook_may_change_the_arguments_of_a_call(tmp_path: Path) -> None:
+    hook = """
+from nsml._echo._hooks import Fence
+
+def install(module):
+    Fence("wandb", module.__name__).follow(module.Run, "log", change=arguments)
+
+def arguments(run, values, step=None):
+    if values == "broken":
+        raise RuntimeError("deliberate")
+    return ((run, values), {"step": 7}) if step is None else None
+"""
+    program = """
+import wandb
+run = wandb.init()
+print(run.log(1), run.log(1, step=2), run.log("broken"), run.log(1))
+"""
+    done = echoed(tmp_path, hook, program)
+    expected = [("logged", 1, 7), ("logged", 1, 2), ("logged", "broken", None), ("logged", 1, None)]
+    assert done.stdout == " ".join(map(str, expected)) + "\n"
+    assert done.stderr.count("deliberate") == 1
+
+
 def test_each_run_of_a_library_has_a_prefix_of_its_own(tmp_path: Path) -> None:
     program = """
 from nsml._echo._sink import sink
