@@ -20,8 +20,6 @@ if TYPE_CHECKING:
     from typing import Any, Dict, List, Mapping, Optional, Tuple
 
 _ORIGIN = "lightning"
-_SHOWN = ("loss", "acc", "accuracy")
-"""Last words of metrics that `nsml ps` shows: of all others there may be hundreds."""
 _CKPT_PATH = 5
 """Position of `ckpt_path` among the arguments of `Trainer.fit`."""
 _OF_SHARDS = ("fsdp", "deepspeed", "modelparallel")
@@ -60,16 +58,7 @@ def _trainer_logs(connector: Any, metrics: Mapping[str, Any], step: Optional[int
         values.setdefault("epoch", trainer.current_epoch)
         loop = trainer.fit_loop.epoch_loop
         step = getattr(loop, "_batches_that_stepped", trainer.global_step)
-    shown = {name: value for name, value in values.items() if _is_shown(name)}
-    others = {name: value for name, value in values.items() if name not in shown}
-    for chosen, summary in ((shown, True), (others, False)):
-        if chosen:
-            sink().metrics(_ORIGIN, chosen, step, summary=summary)
-
-
-def _is_shown(name: str) -> bool:
-    words = name.lower().replace("/", "_").split("_")
-    return bool(words) and words[-1] in _SHOWN
+    sink().metrics(_ORIGIN, values, step)
 
 
 def _callbacks_were_called(_: Any, trainer: Any, hook: str, *arguments: Any, **_named: Any) -> None:

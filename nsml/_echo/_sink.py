@@ -8,6 +8,7 @@ all of them.
 from __future__ import annotations
 
 import os
+import re
 import threading
 import time as clock
 from contextlib import suppress
@@ -37,6 +38,9 @@ _SERIES = "series"
 _MOST_SERIES_BYTES = 16 << 20
 _LATEST_TIME = float(1 << 33)
 _QUICK = (float, int)
+_SHOWN = frozenset(("loss", "acc", "accuracy"))
+_OF_EPOCHS = "epoch"
+"""Last word of Lightning's means over an epoch: `train_loss_epoch`."""
 
 
 class Sink:
@@ -61,6 +65,7 @@ class Sink:
         self._configs: Dict[Tuple[str, str], Dict[str, Any]] = {}
         self._lock = threading.RLock()
         self._logged: Set[str] = set()
+        self._shown: Dict[str, bool] = {}
         self._muted = threading.local()
         reporter.follow_names(self._claim_for_report)
         self.media = Media(spool, run_dir, Strictness(is_on=False))
@@ -108,7 +113,7 @@ class Sink:
         *,
         prefix: str = "",
         time: Optional[float] = None,
-        summary: bool = False,
+        summary: Optional[bool] = None,
     ) -> None:
         """Record numbers and other plain values by name, as `nsml.report` does; what cannot be recorded is skipped.
 
@@ -118,10 +123,27 @@ class Sink:
             step: the x axis; None if there is none.
             prefix: of the names, from `prefix`.
             time: Unix seconds of the report; default, and for impossible ones: now.
-            summary: whether `nsml ps` shows these values.
+            summary: whether `nsml ps` shows these values; default: losses and accuracies, by their names.
         """
         if vars(self._muted).get(origin):
             return
+        found = self._recorded(origin, values, prefix)
+        if type(step) is not int:
+            step = None if step is None else step_of(step)
+        if time is None or not 0 <= time < _LATEST_TIME:  # NaN, too
+            time = clock.time()
+        if summary is not None:
+            parts = {summary: found}
+        else:
+            parts = {True: {}, False: {}}
+            for name, value in found.items():
+                parts[self._is_shown(name)][name] = value
+        for is_shown, part in parts.items():
+            if part:
+                self._append(time, step, part, is_shown, origin)
+
+    def _recorded(self, origin: str, values: Mapping[str, Any], prefix: str) -> Dict[str, Any]:
+        """Return the plain values that belong to this library, by recorded names."""
         found: Dict[str, Any] = {}
         for given, value in values.items():
             if type(value) in _QUICK:
@@ -134,13 +156,7 @@ class Sink:
                 name = name_text(f"{prefix}{nested}")
                 if 0 < len(name) <= MOST_NAME_CHARS and self._is_ours(origin, name):
                     found[name] = plain
-        if not found:
-            return
-        if type(step) is not int:
-            step = None if step is None else step_of(step)
-        if time is None or not 0 <= time < _LATEST_TIME:  # NaN, too
-            time = clock.time()
-        self._append(time, step, found, summary, origin)
+        return found
 
     def config(self, origin: str, values: Mapping[str, Any], *, run: str = "") -> None:
         """Record arguments of the program: later values replace earlier ones, key by key at the top level.
@@ -194,6 +210,18 @@ class Sink:
     def _claim_for_report(self, name: str) -> None:
         """Claim a metric for `nsml.report`, also in other processes of the replica."""
         self._series.claim(name, _REPORT)
+
+    def _is_shown(self, name: str) -> bool:
+        """Return whether `nsml ps` shows a metric of this name: of all others there may be hundreds."""
+        shown = self._shown.get(name)
+        if shown is None:
+            words = [word for word in re.split(r"[/_. -]", name.lower()) if word]
+            if len(words) > 1 and words[-1] == _OF_EPOCHS:
+                del words[-1]
+            shown = bool(words) and words[-1] in _SHOWN
+            if len(self._shown) < MOST_NAMES:
+                self._shown[name] = shown
+        return shown
 
     def _is_ours(self, origin: str, name: str) -> bool:
         """Return whether this library's values of this metric are recorded."""

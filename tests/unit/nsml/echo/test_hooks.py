@@ -62,7 +62,12 @@ def test_what_is_logged_elsewhere_is_recorded(tmp_path: Path, python: str) -> No
     assert (done.returncode, done.stdout, done.stderr) == (0, "ended well\n", "")
     metrics = done.records("metric")
     assert [(one["step"], one["values"], one["origin"], one["summary"]) for one in metrics] == [
-        (step, {"loss": 0.5 * step, "deep/a": 1}, "wandb", False) for step in range(3)
+        record
+        for step in range(3)
+        for record in (
+            (step, {"loss": 0.5 * step}, "wandb", True),
+            (step, {"deep/a": 1}, "wandb", False),
+        )
     ]
     [config] = done.records("config")  # the same again is no news
     assert config["values"] == {"lr": 0.1, "layers": [1, 2], "other": "<class 'object'>"}
@@ -221,3 +226,27 @@ print("ended well")
 """
     done = echoed(tmp_path, program=program)
     assert (done.returncode, done.stdout) == (0, "ended well\n"), done.stderr
+
+
+def test_losses_and_accuracies_are_in_the_summary(tmp_path: Path) -> None:
+    program = """
+from nsml._echo._sink import sink
+shown = ["loss", "Train/Loss", "val_acc", "test.accuracy", "train_loss_epoch", "fold/loss"]
+others = ["lr", "lossy", "train_loss_step", "epoch", "accuracy/top5", "gloss"]
+sink().metrics("mlflow", {name: 1.0 for name in shown + others}, 1)
+sink().metrics("mlflow", {"lr": 1.0}, 2, summary=True)
+sink().metrics("mlflow", {"loss": 1.0}, 2, summary=False)
+"""
+    done = echoed(tmp_path, program=program)
+    found = [(sorted(one["values"]), one["summary"]) for one in done.records("metric")]
+    assert found == [
+        (
+            sorted(
+                ["loss", "Train/Loss", "val_acc", "test.accuracy", "train_loss_epoch", "fold/loss"]
+            ),
+            True,
+        ),
+        (sorted(["lr", "lossy", "train_loss_step", "epoch", "accuracy/top5", "gloss"]), False),
+        (["lr"], True),
+        (["loss"], False),
+    ]

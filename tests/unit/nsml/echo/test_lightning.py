@@ -89,7 +89,7 @@ def test_its_curves_are_those_of_its_own_logger(tmp_path: Path, package: str) ->
         assert recorded == [(step, pytest.approx(value, rel=1e-5)) for step, value in points]
     assert {one["origin"] for one in done.records("metric")} == {"lightning"}
     shown = {name for one in done.records("metric") if one["summary"] for name in one["values"]}
-    assert shown == {"val_acc"}
+    assert shown == {"train_loss_epoch", "val_acc"}
     assert done.config() == {"lr": 0.05, "widths": [4, 1]}
 
 
