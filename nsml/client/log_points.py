@@ -7,10 +7,9 @@ from contextlib import aclosing
 from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING
 
-from nsml.client.streams import leave_out_superseded, read_curves, read_logs
+from nsml.client.streams import curves_of, read_curves, read_logs
 from nsml.log_metrics.patterns import AUTO
 from nsml.log_metrics.scanner import Scanner
-from nsml.spec.attempt_points import FirstSteps, place_of
 from nsml.v1 import sessions_pb2 as pb
 
 if TYPE_CHECKING:
@@ -70,7 +69,6 @@ async def _read_log_curves(
     on_link: OnLink | None,
 ) -> AsyncGenerator[pb.ReadMetricsResponse, None]:
     """As `read_curves`: with several attempts, the logs are read twice."""
-    steps = FirstSteps()
 
     async def read(*, follow: bool) -> AsyncGenerator[pb.ReadMetricsResponse, None]:
         attempts = [*range(1, session.attempt), 0]
@@ -92,15 +90,9 @@ async def _read_log_curves(
                     async for answer in stream:
                         yield answer
 
-    if session.attempt > 1 and not all_attempts:
-        async with aclosing(read(follow=False)) as stream:
-            async for answer in stream:
-                for point in answer.points:
-                    steps.note(place_of(point))
-    async with aclosing(read(follow=follow)) as stream:
-        async for answer in stream:
-            if not all_attempts:
-                leave_out_superseded(answer, steps)
+    curves = curves_of(session, read, follow=follow, all_attempts=all_attempts)
+    async with aclosing(curves):
+        async for answer in curves:
             yield answer
 
 

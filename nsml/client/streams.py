@@ -490,7 +490,6 @@ async def read_curves(
     With several attempts all points are read twice. An attempt that begins during `follow` supersedes points already
     yielded.
     """
-    steps = FirstSteps()
 
     def reading(*, follow: bool) -> AsyncGenerator[pb.ReadMetricsResponse, None]:
         return read_metrics(
@@ -502,6 +501,25 @@ async def read_curves(
             on_link=on_link,
         )
 
+    curves = curves_of(session, reading, follow=follow, all_attempts=all_attempts)
+    async with aclosing(curves):
+        async for answer in curves:
+            yield answer
+
+
+class Reading(Protocol):
+    """Reads all points of a session."""
+
+    def __call__(self, *, follow: bool) -> AsyncGenerator[pb.ReadMetricsResponse, None]:
+        """Begin; with `follow` until the session ends."""
+        ...
+
+
+async def curves_of(
+    session: pb.Session, reading: Reading, *, follow: bool, all_attempts: bool
+) -> AsyncGenerator[pb.ReadMetricsResponse, None]:
+    """What is read, without points superseded by a later attempt, unless `all_attempts`; see `read_curves`."""
+    steps = FirstSteps()
     if session.attempt > 1 and not all_attempts:
         async with aclosing(reading(follow=False)) as stream:
             async for answer in stream:
@@ -510,12 +528,11 @@ async def read_curves(
     async with aclosing(reading(follow=follow)) as stream:
         async for answer in stream:
             if not all_attempts:
-                leave_out_superseded(answer, steps)
+                _leave_out_superseded(answer, steps)
             yield answer
 
 
-def leave_out_superseded(answer: pb.ReadMetricsResponse, steps: FirstSteps) -> None:
-    """Remove the points that a later attempt superseded, by those in `steps` and before."""
+def _leave_out_superseded(answer: pb.ReadMetricsResponse, steps: FirstSteps) -> None:
     kept = []
     for point in answer.points:
         steps.note(place_of(point))

@@ -410,10 +410,26 @@ class _Knobs(Kind):
         ]
 
 
-class _LogMetrics(Kind):
-    """`auto`, or NAME=PATTERN by the rules of `nsml.log_metrics.patterns`."""
+class _Texts(Kind):
+    """Texts, each once, kept as they are given."""
 
     is_repeated = True
+
+    def put(self, message: Any, field: str, value: Any) -> None:
+        getattr(message, field).extend(dict.fromkeys(value))
+
+    def typed(self, message: Any, field: str) -> Iterable[str]:
+        return list(getattr(message, field))
+
+    def text(self, message: Any, field: str) -> str:
+        return " ".join(getattr(message, field))
+
+    def raw(self, message: Any, field: str) -> Any:
+        return list(getattr(message, field))
+
+
+class _LogMetrics(_Texts):
+    """`auto`, or NAME=PATTERN by the rules of `nsml.log_metrics.patterns`."""
 
     def read(self, text: str) -> Any:
         self._check([text])
@@ -434,18 +450,6 @@ class _LogMetrics(Kind):
                 why=why,
                 advice=shell_line(["nsml", "run", "--metric", patterns.EXAMPLE]) + " ...",
             ) from None
-
-    def put(self, message: Any, field: str, value: Any) -> None:
-        getattr(message, field).extend(dict.fromkeys(value))
-
-    def typed(self, message: Any, field: str) -> Iterable[str]:
-        return list(getattr(message, field))
-
-    def text(self, message: Any, field: str) -> str:
-        return " ".join(getattr(message, field))
-
-    def raw(self, message: Any, field: str) -> Any:
-        return list(getattr(message, field))
 
 
 class _BuildArguments(_Pairs):
@@ -585,10 +589,8 @@ class _KeepAsked(_Keep):
     _canonical = staticmethod(checkpoint_retention.canonical_request)
 
 
-class _OutputDatasets(Kind):
+class _OutputDatasets(_Texts):
     """NAME, or NAME=FOLDER."""
-
-    is_repeated = True
 
     def read(self, text: str) -> Any:
         try:
@@ -599,18 +601,6 @@ class _OutputDatasets(Kind):
                 why=str(error),
                 advice="nsml run --output-dataset predictions=out/predictions ...",
             ) from None
-
-    def put(self, message: Any, field: str, value: Any) -> None:
-        getattr(message, field).extend(dict.fromkeys(value))
-
-    def typed(self, message: Any, field: str) -> Iterable[str]:
-        return list(getattr(message, field))
-
-    def text(self, message: Any, field: str) -> str:
-        return " ".join(getattr(message, field))
-
-    def raw(self, message: Any, field: str) -> Any:
-        return list(getattr(message, field))
 
 
 class _Secrets(Kind):
