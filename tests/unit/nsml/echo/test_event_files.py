@@ -7,7 +7,6 @@ import math
 import os
 import random
 import struct
-import time
 from pathlib import Path
 from typing import Any
 
@@ -181,8 +180,9 @@ def test_reading_continues_as_the_file_grows(tmp_path: Path) -> None:
         head(2**63),
         head(2**31),
         bytes(1000),
-        os.urandom(100),
+        random.Random(7).randbytes(100),
     ],
+    ids=["checksum", "2**63 bytes", "2**31 bytes", "zeros", "noise"],
 )
 def test_nothing_is_read_after_a_damaged_length(bad: bytes) -> None:
     good = event(scalar(b"a", 1.0))
@@ -213,9 +213,7 @@ def test_nothing_is_read_after_a_damaged_length(bad: bytes) -> None:
 )
 def test_records_that_cannot_be_read_are_skipped(data: bytes) -> None:
     good = event(scalar(b"a", 1.0))
-    begin = time.process_time()
     found = read(record(data) + good)
-    assert time.process_time() - begin < 5.0
     assert found[-1].value == 1.0
     assert len(found) <= 2
 
