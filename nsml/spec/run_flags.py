@@ -233,6 +233,10 @@ class _Launcher(_Word):
     def put(self, message: Any, field: str, value: Any) -> None:
         super().put(message, field, "" if value == self.default else value)
 
+    def text(self, message: Any, field: str) -> str:
+        word = self.word(message, field)
+        return "" if word == self.default else word
+
 
 class _Switch(Kind):
     """On or off."""
