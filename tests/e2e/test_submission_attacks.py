@@ -266,7 +266,7 @@ def test_a_submission_breaks_nothing_but_itself(hostile: tuple[str, ...], tmp_pa
         uids = set()
         for mode in (*evaluated, "tells"):
             session = found[mode]["steps"][1]["session"]
-            said = wait_for(lambda of=session: _log_of(platform, of), what="its log is there")
+            said = _whole_log(platform, session)
             assert "broken out" not in said
             [line] = [line for line in said.splitlines() if line.startswith("has ")]
             has = json.loads(line.removeprefix("has "))
@@ -308,11 +308,20 @@ def test_a_submission_breaks_nothing_but_itself(hostile: tuple[str, ...], tmp_pa
         } == {0}
 
 
-def _log_of(platform: Platform, evaluation: str) -> str:
-    """The log of an evaluation, "" before all of its line has arrived: scores do not wait for it."""
-    said = platform.nsml("logs", evaluation).stdout
-    lines = said.splitlines()
-    return said if any(one.startswith("has ") and one.endswith("}") for one in lines) else ""
+def _whole_log(platform: Platform, evaluation: str) -> str:
+    """The log of an evaluation once all of its line has arrived: scores do not wait for it."""
+    said = ""
+
+    def is_whole() -> bool:
+        nonlocal said
+        said = platform.nsml("logs", evaluation).stdout
+        return any(one.startswith("has ") and one.endswith("}") for one in said.splitlines())
+
+    try:
+        wait_for(is_whole, what=f"the log of {evaluation} is whole")
+    except AssertionError as error:
+        raise AssertionError(f"{error}; it has {len(said)} characters: {said[-2000:]}") from None
+    return said
 
 
 def _with_labels(folder: Path, labels: list[str]) -> list[Path]:
