@@ -43,6 +43,14 @@ _OF_EPOCHS = "epoch"
 """Last word of Lightning's means over an epoch: `train_loss_epoch`."""
 
 
+def is_shown(name: str) -> bool:
+    """Return whether `nsml ps` shows a metric of this name: of all others there may be hundreds."""
+    words = [word for word in re.split(r"[/_. -]", name.lower()) if word]
+    if len(words) > 1 and words[-1] == _OF_EPOCHS:
+        del words[-1]
+    return bool(words) and words[-1] in _SHOWN
+
+
 class Sink:
     """Receives what other libraries report in one process; may be called by any thread, and raises nothing but errors of its own code.
 
@@ -212,13 +220,9 @@ class Sink:
         self._series.claim(name, _REPORT)
 
     def _is_shown(self, name: str) -> bool:
-        """Return whether `nsml ps` shows a metric of this name: of all others there may be hundreds."""
         shown = self._shown.get(name)
         if shown is None:
-            words = [word for word in re.split(r"[/_. -]", name.lower()) if word]
-            if len(words) > 1 and words[-1] == _OF_EPOCHS:
-                del words[-1]
-            shown = bool(words) and words[-1] in _SHOWN
+            shown = is_shown(name)
             if len(self._shown) < MOST_NAMES:
                 self._shown[name] = shown
         return shown
