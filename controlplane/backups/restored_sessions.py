@@ -228,7 +228,7 @@ def _dataset(source: sessions_pb2.Session, datasets: tuple[DatasetVersion, ...])
     """Return the middle part of its name."""
     if datasets:
         return datasets[0].name
-    parts = source.name.split("/")
+    parts = source.name.split("/", 2)
     if len(parts) == 3 and parts[1] != NO_DATASET and is_dataset_name(parts[1]):
         return parts[1]
     return NO_DATASET

@@ -235,6 +235,19 @@ async def restore(
             await restoring.send(file, progress)
 
 
+async def find_restored(
+    client: Client, session: sessions_pb2.Session, platform: str
+) -> sessions_pb2.Session | None:
+    """Return the caller's session that was restored from this one; None: it can be. Raises ClientError."""
+    request = pb.RestoredSession(session=session, platform=platform, validate_only=True)
+    answer = await client.rpc.upload(
+        "SessionBackupService/RestoreSession",
+        _each([pb.RestoreSessionRequest(session=request)]),
+        pb.RestoreSessionResponse,
+    )
+    return answer.session if answer.was_there else None
+
+
 @dataclass(frozen=True, slots=True)
 class _Row:
     """A checkpoint, an artifact or a media file; `path`: the folder of the archive with its files, "" for none."""

@@ -229,10 +229,16 @@ def checkpoints_text(session: Session) -> str:
     return f"{session.checkpoint_count} ({lost} lost)" if lost else str(session.checkpoint_count)
 
 
+IMPORTED_FROM: Final = ("mlflow", "tensorboard", "wandb")
+"""In place of the platform of sessions that `nsml import` made; those of platforms are longer."""
+
+
 def origin_text(session: Session) -> str:
     """Describe its origin: `rerun of kim/mnist/3`; "" without one."""
     if session.HasField("imported"):
         one = session.imported
+        if one.platform in IMPORTED_FROM:
+            return f"imported from {one.name}" + (f" (owner {one.owner})" if one.owner else "")
         return f"restored from {one.name} of platform {one.platform} (owner {one.owner})"
     if not session.HasField("origin"):
         return ""

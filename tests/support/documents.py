@@ -34,6 +34,7 @@ REASONS = {
     "needs a node with containers": r"--dockerfile",
     "needs a dataset with a hidden test set": r"nsml (submit|board|infer) ",
     "a service of yours": r"webhook",
+    "runs of other tools": r"nsml import",
     "takes a submission": r"nsml submit",
     "takes minutes": r"make |pip |torchrun|distributed|--sweep|nsml resume",
 }

@@ -130,6 +130,7 @@ ARGUMENTS = {
     "pull": ["kim/mnist/1"],
     "download": ["kim/mnist/1"],
     "restore": ["../old.tar.zst"],
+    "import tensorboard": ["../runs"],
     "dataset pull": ["mnist"],
     "dataset push": ["digits", "."],
     "dataset add": ["digits", "--in-place", "."],
@@ -245,7 +246,8 @@ def test_has_two_examples_and_help(name, nsml):
 def test_examples_parse(name, example, tmp_path, monkeypatch):
     """Each example is a command line that the command takes: parsed, not run."""
     monkeypatch.chdir(tmp_path)
-    (tmp_path / "mnist").mkdir()
+    for folder in ("mnist", "runs", "lightning_logs", "mlruns", "wandb"):
+        (tmp_path / folder).mkdir()
     (tmp_path / "lab.pem").touch()
     (tmp_path / "mnist.tar.zst").touch()
     (tmp_path / ".env").touch()

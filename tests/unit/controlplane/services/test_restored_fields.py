@@ -225,3 +225,19 @@ def test_a_fork_asks_for_every_field_of_a_restored_spec() -> None:
             if field.name not in once | {"keep_files_by_default"}:
                 before, after = (getattr(each.spec, field.name) for each in (source, request))
                 assert after == before, field.name
+
+
+def test_a_run_of_another_tool_has_its_dataset_and_may_have_slashes_in_its_name() -> None:
+    source = sessions_pb2.Session(
+        id="r1",
+        name="wandb/digits/group/run-1",
+        state=sessions_pb2.SESSION_STATE_SUCCEEDED,
+        attempt=1,
+        end=sessions_pb2.SessionEnd(cause=sessions_pb2.CAUSE_COMPLETED),
+    )
+    source.spec.argv.append("(unknown)")
+    message = session_backups_pb2.RestoredSession(session=source, platform="wandb")
+    made = restored(message, User(name="lee"), (), id="s1", now=2e9)
+    assert made.name == "lee/digits/0"
+    assert made.imported is not None
+    assert (made.imported.platform, made.imported.name) == ("wandb", "wandb/digits/group/run-1")

@@ -1,0 +1,90 @@
+"""Files of a folder from anywhere: links, pipes and devices are not opened, and no file is read beyond a limit."""
+
+from __future__ import annotations
+
+import os
+import stat
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, BinaryIO, Final, Self
+
+from nsml._path_text import path_text
+from nsml.content.safe_paths import beneath
+
+if TYPE_CHECKING:
+    from collections.abc import Generator, Iterator
+    from pathlib import Path
+    from types import TracebackType
+
+    from nsml.content.safe_paths import Parts
+
+MOST_DEPTH: Final = 32
+MOST_FOLDERS: Final = 100_000
+
+
+class Folder:
+    """A folder and what is below it; a context manager. Paths are tuples of names."""
+
+    def __init__(self, root: Path) -> None:
+        self._root = beneath(root.resolve())
+        self.path = root.resolve()
+        self.name = path_text(root.resolve().name)
+
+    def __enter__(self) -> Self:
+        self._root.__enter__()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self._root.__exit__(kind, error, trace)
+
+    def listing(self, parts: Parts = ()) -> tuple[list[str], dict[str, int]]:
+        """Return the names of folders, and the sizes of files by name, sorted; nothing of what cannot be read."""
+        try:
+            found = self._root.scan(parts)
+        except OSError:
+            return [], {}
+        folders = [one.name for one in found if stat.S_ISDIR(one.mode)]
+        return folders, {one.name: one.size for one in found if stat.S_ISREG(one.mode)}
+
+    def walk(self, parts: Parts = ()) -> Iterator[tuple[Parts, dict[str, int]]]:
+        """Yield each folder, sorted by path, with the sizes of its files."""
+        left = MOST_FOLDERS
+        waiting = [parts]
+        while waiting and left:
+            left -= 1
+            here = waiting.pop()
+            folders, files = self.listing(here)
+            yield here, files
+            if len(here) - len(parts) < MOST_DEPTH:
+                waiting += [(*here, name) for name in reversed(folders)]
+
+    @contextmanager
+    def opened(self, parts: Parts) -> Generator[BinaryIO, None, None]:
+        """Open a regular file for reading. Raises OSError."""
+        with os.fdopen(self._root.open_file(parts), "rb") as file:
+            yield file
+
+    def read(self, parts: Parts, most: int) -> bytes:
+        """Return the content of a file. Raises OSError, ValueError if it has more than `most` bytes."""
+        with self.opened(parts) as file:
+            data = file.read(most + 1)
+        if len(data) > most:
+            raise ValueError(f"{shown(parts)} has more than {most:,} bytes")
+        return data
+
+
+def shown(parts: Parts) -> str:
+    """Return a path as text."""
+    return path_text("/".join(parts)) if parts else "."
+
+
+def parts_of(text: str) -> Parts:
+    """Return the path that a file names, relative to a folder. Raises ValueError unless it stays below that."""
+    parts = tuple(one for one in text.split("/") if one not in {"", "."})
+    if not parts or text.startswith("/") or ".." in parts or "\0" in text or "\\" in text:
+        raise ValueError(f"{text[:200]!r} is no path below the folder")
+    return parts
