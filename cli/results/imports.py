@@ -127,6 +127,27 @@ def tensorboard(app: App, **given: Any) -> ExitCode:
     return _import(app, reader, **given)
 
 
+@command(
+    "mlflow",
+    reads=True,
+    examples=[
+        "nsml import mlflow .",
+        "nsml import mlflow mlruns --run 'baseline*'",
+        "nsml import mlflow --check .",
+    ],
+)
+@_common
+def mlflow(app: App, **given: Any) -> ExitCode:
+    """Import the runs of a folder with mlruns or mlflow.db.
+
+    DIR is mlruns, an experiment in it, or the folder that mlruns or mlflow.db is in. Removed runs are left out; of artifacts
+    images, sounds, videos, texts and tables become media. Nested runs are sessions of their own.
+    """
+    from nsml.imports import mlflow as reader
+
+    return _import(app, reader, **given)
+
+
 def _import(
     app: App,
     reader: _Reader,
@@ -146,7 +167,12 @@ def _import(
             why="1 to 64 of A-Z a-z 0-9 _ - ., beginning with a letter or a digit",
         )
     with Folder(place) as folder:
-        rows = _found(folder, reader, globs, dataset)
+        try:
+            rows = _found(folder, reader, globs, dataset)
+        except (OSError, ValueError) as error:
+            raise CommandError(
+                f"{visible(str(place))} cannot be read", why=_words(error)
+            ) from error
         if not rows:
             raise CommandError(
                 f"no such run in {visible(str(place))}",
@@ -353,3 +379,4 @@ def _record(one: _Imported, *, is_check: bool) -> dict[str, Any]:
 
 
 import_.add_command(tensorboard)
+import_.add_command(mlflow)

@@ -106,7 +106,7 @@ def write_archive(
     for name, values in recording.configs.items():
         if values:
             session.reported_config.runs.add(
-                origin=run.origin, run=name, json=json.dumps(_finite(values))
+                origin=run.origin, run=name, json=json.dumps(_json_value(values))
             )
     header = Header(run.origin, VERSION, moment(now), session.owner, (session.name,))
     with ArchiveWriter(file, header, now=now) as archive:
@@ -197,12 +197,14 @@ def _labels(run: PastRun) -> dict[str, str]:
     return dict(list(found.items())[: labels.MOST_LABELS])
 
 
-def _finite(value: Any) -> Any:
-    """Return a value without the numbers that JSON lacks."""
+def _json_value(value: Any) -> Any:
+    """Return a value without numbers and texts that JSON lacks."""
     if isinstance(value, dict):
-        return {key: _finite(one) for key, one in value.items()}
+        return {recorded_name(key): _json_value(one) for key, one in value.items()}
     if isinstance(value, list):
-        return [_finite(one) for one in value]
+        return [_json_value(one) for one in value]
+    if isinstance(value, str):
+        return value.encode("utf-8", "replace").decode()
     if isinstance(value, float) and not math.isfinite(value):
         return "NaN" if math.isnan(value) else "Infinity" if value > 0 else "-Infinity"
     return value

@@ -34,6 +34,20 @@ def write_tensorboard(place: Path) -> None:
         (place / name / f"events.out.tfevents.{began}.host.1.0").write_bytes(data)
 
 
+def write_mlflow(place: Path) -> None:
+    """Write two runs into a file store, as MLflow does: `a` and `b`, of three steps."""
+    for number, name in enumerate(("a", "b")):
+        run, began = place / "1" / (name * 32), (BEGAN + 3600 * number) * 1000
+        (run / "metrics").mkdir(parents=True)
+        (place / "1/meta.yaml").write_text(
+            "experiment_id: '1'\nlifecycle_stage: active\nname: digits\n"
+        )
+        meta = f"end_time: {began + 2000}\nlifecycle_stage: active\nrun_id: {run.name}\nrun_name: {name}\n"
+        (run / "meta.yaml").write_text(f"{meta}start_time: {began}\nstatus: 3\nuser_id: kim\n")
+        lines = [f"{began + 1000 * step} {1 / (step + 1)} {step}\n" for step in range(3)]
+        (run / "metrics/loss").write_text("".join(lines))
+
+
 Find = Callable[[Folder], list[PastRun]]
 
 

@@ -131,6 +131,7 @@ ARGUMENTS = {
     "download": ["kim/mnist/1"],
     "restore": ["../old.tar.zst"],
     "import tensorboard": ["../runs"],
+    "import mlflow": ["../mlruns"],
     "dataset pull": ["mnist"],
     "dataset push": ["digits", "."],
     "dataset add": ["digits", "--in-place", "."],
