@@ -93,11 +93,11 @@ _NUMBER_FIELDS = {5: "f", 6: "d", 7: "", 10: "", 11: "", 13: "", 16: "", 17: ""}
 """Fields of numbers in a tensor, and the format of each; "" for varints."""
 
 
-class _BadError(ValueError):
+class BadMessageError(ValueError):
     """The bytes are no valid message."""
 
 
-_UNREADABLE = (_BadError, struct.error, IndexError, OverflowError)
+_UNREADABLE = (BadMessageError, struct.error, IndexError, OverflowError)
 
 
 class EventReader:
@@ -239,7 +239,7 @@ class EventReader:
             time, step = 0.0, 0
             summaries: List[bytes] = []
             is_start = False
-            for number, kind, value in _fields(data):
+            for number, kind, value in fields(data):
                 if number == 1 and kind == _FIXED64:
                     time = _double(value)[0]
                 elif number == 2 and kind == _VARINT:
@@ -247,7 +247,7 @@ class EventReader:
                 elif number == 5 and kind == _BYTES:
                     summaries.append(value)
                 elif number == 7 and kind == _BYTES:
-                    is_start = (1, _VARINT, 1) in _fields(value)
+                    is_start = (1, _VARINT, 1) in fields(value)
             if is_start:
                 found.append(EventValue("purge", "", step, time, None))
             for value in self._values(summaries):
@@ -260,7 +260,7 @@ class EventReader:
     def _values(self, summaries: List[bytes]) -> Iterator[bytes]:
         left = MOST_VALUES
         for summary in summaries:
-            for number, kind, value in _fields(summary):
+            for number, kind, value in fields(summary):
                 if number == 1 and kind == _BYTES:
                     if left == 0:
                         self.skipped += 1
@@ -304,7 +304,7 @@ class EventReader:
         try:
             parts = {
                 number: content
-                for number, kind, content in _fields(data)
+                for number, kind, content in fields(data)
                 if kind == _BYTES or (number == 2 and kind == _FIXED32)
             }
             raw = parts.get(1, b"")
@@ -391,11 +391,11 @@ class Tensor:
         self._content = b""
         self._strings: List[bytes] = []
         self._numbers: List[Tuple[int, int, Any]] = []
-        for number, kind, value in _fields(data):
+        for number, kind, value in fields(data):
             if number == 1 and kind == _VARINT:
                 self._type = value
             elif number == 2 and kind == _BYTES:
-                self.shape = [_size(one[2]) for one in _fields(value) if one[:2] == (2, _BYTES)][:8]
+                self.shape = [_size(one[2]) for one in fields(value) if one[:2] == (2, _BYTES)][:8]
             elif number == 4 and kind == _BYTES:
                 self._content = value
             elif number == 8 and kind == _BYTES:
@@ -463,28 +463,28 @@ def _hparams_of(content: bytes) -> Dict[str, Any]:
     """Return the hyperparameters in the data of the plugin hparams; {} if it has others, or cannot be read."""
     found: Dict[str, Any] = {}
     try:
-        for number, kind, value in _fields(content):
+        for number, kind, value in fields(content):
             if number != 3 or kind != _BYTES:  # the start of a session
                 continue
-            for inner, inner_kind, entry in _fields(value):
+            for inner, inner_kind, entry in fields(value):
                 if inner == 1 and inner_kind == _BYTES and len(found) < _MOST_HPARAMS:
                     key, plain = _hparam(entry)
                     if key:
                         found[key] = plain
-    except (_BadError, struct.error, IndexError):
+    except (BadMessageError, struct.error, IndexError):
         pass
     return found
 
 
 def _hparam(entry: bytes) -> Tuple[str, Any]:
     key, plain = "", None
-    for number, kind, value in _fields(entry):
+    for number, kind, value in fields(entry):
         if kind != _BYTES:
             continue
         if number == 1:
             key = value[:MOST_TAG_BYTES].decode("utf-8", "replace")
         elif number == 2:
-            for inner, inner_kind, one in _fields(value):
+            for inner, inner_kind, one in fields(value):
                 if inner == 2 and inner_kind == _FIXED64:
                     plain = _double(one)[0]
                     plain = int(plain) if plain == plain // 1 and abs(plain) < 2**53 else plain
@@ -532,7 +532,7 @@ def _bins(edges: List[float], counts: List[float]) -> Tuple[List[float], List[fl
 def _histogram(data: bytes) -> Optional[Tuple[Any, Any]]:
     numbers: Dict[int, float] = {}
     lists: Dict[int, List[float]] = {6: [], 7: []}
-    for number, kind, value in _fields(data):
+    for number, kind, value in fields(data):
         if kind == _FIXED64:
             numbers[number] = _double(value)[0]
         if number in lists and kind in (_FIXED64, _BYTES):
@@ -545,9 +545,9 @@ def _histogram(data: bytes) -> Optional[Tuple[Any, Any]]:
 def _plugin(metadata: bytes) -> Tuple[str, bytes]:
     """Return name and data of the plugin in a `SummaryMetadata`."""
     name, content = "", b""
-    for number, kind, value in _fields(metadata):
+    for number, kind, value in fields(metadata):
         if number == 1 and kind == _BYTES:
-            for inner, inner_kind, part in _fields(value):
+            for inner, inner_kind, part in fields(value):
                 if inner_kind == _BYTES and inner == 1:
                     name = part[:100].decode("utf-8", "replace")
                 elif inner_kind == _BYTES and inner == 2:
@@ -558,24 +558,24 @@ def _plugin(metadata: bytes) -> Tuple[str, bytes]:
 def _one(data: bytes, wanted: int) -> Optional[bytes]:
     """Return a field of bytes; None without it."""
     found = None
-    for number, kind, value in _fields(data):
+    for number, kind, value in fields(data):
         if number == wanted and kind == _BYTES:
             found = value
     return found
 
 
 def _size(dimension: bytes) -> int:
-    for number, kind, value in _fields(dimension):
+    for number, kind, value in fields(dimension):
         if number == 1 and kind == _VARINT:
             return int(value) if value < _SIGN else 0
     return 0
 
 
-def _fields(data: bytes) -> Iterator[Tuple[int, int, Any]]:
+def fields(data: bytes) -> Iterator[Tuple[int, int, Any]]:
     """Yield number, wire type and content of each field of a message.
 
     Raises:
-        _BadError: the bytes are no message.
+        BadMessageError: the bytes are no message.
     """
     at, size = 0, len(data)
     while at < size:
@@ -597,9 +597,9 @@ def _fields(data: bytes) -> Iterator[Tuple[int, int, Any]]:
         elif kind == _FIXED32:
             end = at + 4
         else:  # a group, which no message here has
-            raise _BadError
+            raise BadMessageError
         if end > size:
-            raise _BadError
+            raise BadMessageError
         yield key >> 3, kind, data[at:end]
         at = end
 
@@ -608,7 +608,7 @@ def _varint(data: bytes, at: int) -> Tuple[int, int]:
     """Return a number and the position after it.
 
     Raises:
-        _BadError: it has more than 10 bytes, or is not whole.
+        BadMessageError: it has more than 10 bytes, or is not whole.
     """
     value = shift = 0
     for place in range(at, min(at + 10, len(data))):
@@ -617,7 +617,7 @@ def _varint(data: bytes, at: int) -> Tuple[int, int]:
         if byte < 0x80:
             return value & (_ALL_STEPS - 1), place + 1
         shift += 7
-    raise _BadError
+    raise BadMessageError
 
 
 def _table() -> Tuple[int, ...]:

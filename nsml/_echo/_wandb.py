@@ -15,6 +15,7 @@ from weakref import WeakKeyDictionary, ref
 from nsml._echo._hooks import Fence
 from nsml._echo._sink import sink
 from nsml._echo._wandb_account import NO_ACCOUNT, Account
+from nsml._echo._wandb_axes import Axes
 from nsml._echo._wandb_media import media_of, show
 from nsml._notice import notice
 from nsml._strict import comes_from_signal
@@ -72,37 +73,6 @@ def install(module: Any) -> None:
     _fence.follow(interface, "history_dict_to_json", _encoded)
 
 
-class _Axes:
-    """Which metric is the step of another one, as define_metric says."""
-
-    def __init__(self) -> None:
-        self._defined: Dict[str, str] = {}
-        self._found: Dict[str, str] = {}
-
-    def __bool__(self) -> bool:
-        return bool(self._defined)
-
-    def define(self, name: str, axis: str) -> None:
-        """Remember the step metric of a name, or of all with this beginning if it ends in *; "" for none."""
-        self._defined[name.replace("\\.", ".")] = axis.replace("\\.", ".")
-        self._found = {}
-
-    def axis(self, name: str) -> str:
-        """Return the step metric of a metric, "" if it has none."""
-        found = self._found.get(name)
-        if found is None:
-            found = self._look_up(name)
-            if len(self._found) < _MOST_NAMES:
-                self._found[name] = found
-        return found
-
-    def _look_up(self, name: str) -> str:
-        if name in self._defined:
-            return self._defined[name]
-        globs = [one for one in self._defined if one[-1:] == "*" and name.startswith(one[:-1])]
-        return self._defined[max(globs, key=len)] if globs else ""
-
-
 class _Run:
     """One run of W&B in this process."""
 
@@ -113,7 +83,7 @@ class _Run:
         self.prefix = sink().prefix(_ORIGIN, identity, name)
         self.name = name if self.prefix else ""
         self.is_off = bool(run.disabled)
-        self.axes = _Axes()
+        self.axes = Axes()
         self._step = int(getattr(run, "starting_step", 0) or 0)
         """Of the next report, as W&B counts; to ask its service takes a millisecond."""
         self._last_step: Any = self._step
