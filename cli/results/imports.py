@@ -16,7 +16,7 @@ from cli.group import Group, command, pass_app
 from cli.output import write_list
 from cli.progress import Progress
 from nsml.common.text import visible
-from nsml.common.units import counted, duration_text, moment
+from nsml.common.units import counted, duration_text, local_moment, moment
 from nsml.view.tables import Column
 
 if TYPE_CHECKING:
@@ -62,6 +62,25 @@ class _Imported:
     is_damaged: bool = False
     is_empty: bool = False
     error: str = ""
+
+    @property
+    def state(self) -> str:
+        """`SUCCEEDED`, `FAILED` or `STOPPED`; of one that was there, as it is there."""
+        from nsml.v1.sessions_pb2 import SessionState
+        from nsml.view.enums import enum_name
+
+        if self.session is None:
+            return self.run.outcome.value
+        return enum_name(SessionState, self.session.state, "SESSION_STATE_")
+
+    @property
+    def times(self) -> tuple[float, float]:
+        """Begin and end in Unix seconds; 0 if unknown."""
+        from nsml.view.times import seconds_of
+
+        if self.session is None:
+            return self.run.began_at, self.run.ended_at
+        return seconds_of(self.session.created_at), seconds_of(self.session.ended_at)
 
     @property
     def result(self) -> str:
@@ -144,6 +163,27 @@ def mlflow(app: App, **given: Any) -> ExitCode:
     images, sounds, videos, texts and tables become media. Nested runs are sessions of their own.
     """
     from nsml.imports import mlflow as reader
+
+    return _import(app, reader, **given)
+
+
+@command(
+    "wandb",
+    reads=True,
+    examples=[
+        "nsml import wandb wandb",
+        "nsml import wandb . -d digits --run 'sunny-*'",
+        "nsml import wandb --check wandb",
+    ],
+)
+@_common
+def wandb(app: App, **given: Any) -> ExitCode:
+    """Import the runs of a folder wandb, online and offline ones.
+
+    DIR is wandb, the folder of one run, or a folder above them. The folders of a resumed run become one session. Files of
+    runs that are at W&B only are not fetched.
+    """
+    from nsml.imports import wandb as reader
 
     return _import(app, reader, **given)
 
@@ -329,7 +369,8 @@ def _number(number: int) -> str:
 
 
 def _took(row: _Imported) -> str:
-    return duration_text(row.run.ended_at - row.run.began_at) if row.run.began_at else ""
+    began, ended = row.times
+    return duration_text(ended - began) if began else ""
 
 
 _COLUMNS: tuple[Column[_Imported], ...] = (
@@ -340,11 +381,13 @@ _COLUMNS: tuple[Column[_Imported], ...] = (
         cell=lambda one, _: one.session.name if one.session else f"-/{one.dataset}/-",
         is_name=True,
     ),
-    Column(key="state", title="State", cell=lambda one, _: _STATES[one.run.outcome.value]),
+    Column(key="state", title="State", cell=lambda one, _: _STATES.get(one.state, one.state)),
     Column(
         key="began_at",
         title="Began",
-        cell=lambda one, _: moment(one.run.began_at) if one.run.began_at else "",
+        cell=lambda one, _: (
+            local_moment(one.times[0])[:16].replace("T", " ") if one.times[0] else ""
+        ),
         is_optional=True,
     ),
     Column(key="took", title="Took", cell=lambda one, _: _took(one), is_optional=True),
@@ -355,6 +398,7 @@ _COLUMNS: tuple[Column[_Imported], ...] = (
 
 
 def _record(one: _Imported, *, is_check: bool) -> dict[str, Any]:
+    began, ended = one.times
     return {
         "run": one.run.name,
         "place": one.run.place,
@@ -363,9 +407,9 @@ def _record(one: _Imported, *, is_check: bool) -> dict[str, Any]:
         "dataset": one.dataset,
         "origin": one.run.origin,
         "origin_id": one.run.id,
-        "state": one.run.outcome.value,
-        "began_at": moment(one.run.began_at) if one.run.began_at else None,
-        "ended_at": moment(one.run.ended_at) if one.run.ended_at else None,
+        "state": one.state,
+        "began_at": moment(began) if began else None,
+        "ended_at": moment(ended) if ended else None,
         "points": one.points if one.points >= 0 else None,
         "media": one.media if one.media >= 0 else None,
         "imported": not one.was_there and one.session is not None,
@@ -380,3 +424,4 @@ def _record(one: _Imported, *, is_check: bool) -> dict[str, Any]:
 
 import_.add_command(tensorboard)
 import_.add_command(mlflow)
+import_.add_command(wandb)

@@ -106,6 +106,7 @@ class Recording:
         self._records: IO[bytes] = (scratch / "records").open("w+b")
         self._summary: tuple[int, int, _Group] | None = None
         self._group = _Group(None, 0.0)
+        self._results: dict[str, float] = {}
         self._media = _Shown(self)
         self._media_at = 0.0
         self._said: set[str] = set()
@@ -165,6 +166,17 @@ class Recording:
             else:
                 self._add(name, value, step, at)
 
+    def summarize(self, values: Mapping[str, float]) -> None:
+        """Record results that have no curve: `nsml ps` shows them beside the last values of metrics."""
+        for given, value in values.items():
+            name = name_text(given)
+            if 0 < len(name) <= MOST_NAME_CHARS and _is_number(value):
+                if name not in self._results and len(self._results) < _MOST_TOGETHER:
+                    self.points += 1
+                    self._results[name] = value
+                elif name not in self._results:
+                    self.leave_out(f"results beyond {_MOST_TOGETHER}")
+
     def _add(self, name: str, value: float, step: float | None, at: float) -> None:
         group = self._group
         if not group.takes(name, step, at):
@@ -193,13 +205,12 @@ class Recording:
         self._write_group()
         self._group = _Group(None, 0.0)
         end = self._records.seek(0, 2)
-        if self._summary is None:
-            return end, self._pieces(0, end)
-        at, length, group = self._summary
+        at, length, group = self._summary or (end, 0, _Group(None, self.last_at))
+        values = {**group.values, **self._results}
         lines = b"".join(
             self._encode(group, some, is_summary=is_summary)
             for is_summary in (False, True)
-            if (some := {k: v for k, v in group.values.items() if is_shown(k) is is_summary})
+            if (some := {k: v for k, v in values.items() if self._is_result(k) is is_summary})
         )
 
         def pieces() -> Iterable[bytes]:
@@ -208,6 +219,9 @@ class Recording:
             yield from self._pieces(at + length, end)
 
         return end - length + len(lines), pieces()
+
+    def _is_result(self, name: str) -> bool:
+        return name in self._results or is_shown(name)
 
     def _pieces(self, start: int, end: int) -> Iterable[bytes]:
         self._records.seek(start)

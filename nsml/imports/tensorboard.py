@@ -188,7 +188,7 @@ def _read_tuning(into: Recording, member: _Member, reading: _Reading, *, run: st
         elif one.kind != "scalar":
             _record(into, member, one)
         elif one.tag not in curves:
-            into.metrics({one.tag: one.value}, time=one.time)
+            into.summarize({one.tag: one.value})
 
 
 def _keyed(

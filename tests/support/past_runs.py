@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import json
 import os
+import struct
 import subprocess
 import sys
+import zlib
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -46,6 +48,58 @@ def write_mlflow(place: Path) -> None:
         (run / "meta.yaml").write_text(f"{meta}start_time: {began}\nstatus: 3\nuser_id: kim\n")
         lines = [f"{began + 1000 * step} {1 / (step + 1)} {step}\n" for step in range(3)]
         (run / "metrics/loss").write_text("".join(lines))
+
+
+def proto(*pairs: tuple[int, Any]) -> bytes:
+    """A message: texts and bytes have a length, integers are varints."""
+    found = b""
+    for number, value in pairs:
+        if isinstance(value, int):
+            found += _varint(number << 3) + _varint(value % (1 << 64))
+        else:
+            data = value.encode() if isinstance(value, str) else value
+            found += _varint(number << 3 | 2) + _varint(len(data)) + data
+    return found
+
+
+def _varint(value: int) -> bytes:
+    found = b""
+    while value > 0x7F:
+        found += bytes([value & 0x7F | 0x80])
+        value >>= 7
+    return found + bytes([value])
+
+
+def wandb_log(*messages: bytes) -> bytes:
+    """A log of W&B; each message has room in its first block."""
+    data = b":W&B\xe1\xbe\0"
+    for one in messages:
+        data += struct.pack("<IHB", zlib.crc32(b"\x01" + one), len(one), 1) + one
+    return data
+
+
+def history(step: int, time: float, **values: Any) -> bytes:
+    """A report of W&B."""
+    items = {**values, "_timestamp": time, "_step": step}
+    pairs = [(1, proto((2, name), (16, json.dumps(one)))) for name, one in items.items()]
+    return proto((2, proto(*pairs, (2, proto((1, step))))))
+
+
+def wandb_run(name: str, began: int, *pairs: tuple[int, Any]) -> bytes:
+    """The record of a run of W&B."""
+    about = ((1, name * 8), (3, "digits"), (8, name), (17, proto((1, began))))
+    return proto((17, proto(*about, *pairs)))
+
+
+def write_wandb(place: Path) -> None:
+    """Write two runs as W&B does: `a` and `b`, of three steps."""
+    for number, name in enumerate(("a", "b")):
+        folder = place / f"offline-run-20231114_22132{number}-{name * 8}"
+        folder.mkdir(parents=True)
+        began = BEGAN + 3600 * number
+        steps = [history(step, began + step, loss=1 / (step + 1)) for step in range(3)]
+        data = wandb_log(wandb_run(name, began), *steps, proto((18, proto((2, 2)))))
+        (folder / f"run-{name * 8}.wandb").write_bytes(data)
 
 
 Find = Callable[[Folder], list[PastRun]]

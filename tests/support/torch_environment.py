@@ -22,6 +22,20 @@ RAY: Final = _FOLDER / "ray"
 """A folder for PYTHONPATH with Ray, its Tune and its Train."""
 
 
+_NEWER_PROTOBUF: Final = ("google", "protobuf", "tensorboard", "wandb")
+"""Packages that the oldest version of wandb cannot be with: it has an older protobuf."""
+
+
+def oldest_wandb(folder: Path) -> list[Path]:
+    """Return entries for PYTHONPATH: the oldest version of wandb, and the other libraries, linked in `folder`."""
+    others = folder / "others"
+    others.mkdir()
+    for one in REPORTERS.iterdir():
+        if not one.name.startswith(_NEWER_PROTOBUF):
+            (others / one.name).symlink_to(one)
+    return [OLDEST_WANDB, others]
+
+
 def require_torch() -> str:
     """Return its interpreter. NSML_REQUIRE_TORCH=1 makes a missing one a failure."""
     if not (_FOLDER / ".complete").exists():

@@ -29,7 +29,7 @@ from nsml.v1 import (
     resources_pb2,
 )
 from nsml.v1 import sessions_pb2 as pb
-from tests.support.past_runs import write_mlflow, write_tensorboard
+from tests.support.past_runs import write_mlflow, write_tensorboard, write_wandb
 from tests.support.recorded_run import write_sound_run
 from tests.unit.nsml.client.contract_server import EPOCH, LAPTOP, TOKEN, ContractServer
 
@@ -119,6 +119,7 @@ def home(tmp_path):
     (tmp_path / "old.tar.zst").write_bytes(_backup())
     write_tensorboard(tmp_path / "runs")
     write_mlflow(tmp_path / "mlruns")
+    write_wandb(tmp_path / "wandb")
     (tmp_path / "desktop.pub").write_text(LAPTOP.replace("laptop", "desktop"))
     (tmp_path / "cup.toml").write_text(template(date(2026, 11, 30), "Asia/Seoul"))
     return folder

@@ -132,6 +132,7 @@ ARGUMENTS = {
     "restore": ["../old.tar.zst"],
     "import tensorboard": ["../runs"],
     "import mlflow": ["../mlruns"],
+    "import wandb": ["../wandb"],
     "dataset pull": ["mnist"],
     "dataset push": ["digits", "."],
     "dataset add": ["digits", "--in-place", "."],

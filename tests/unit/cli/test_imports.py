@@ -38,6 +38,19 @@ def test_runs_become_sessions_once(nsml, state, project):
     assert "was there already" in nsml("import", "tensorboard", "../runs").stdout
 
 
+@pytest.mark.parametrize(("tool", "folder"), [("mlflow", "mlruns"), ("wandb", "wandb")])
+def test_other_tools_are_imported_alike(nsml, state, project, tool, folder):
+    for place in (f"../{folder}", ".."):
+        found = items(nsml("import", tool, place, "-j"))
+        assert [(one["run"], one["session"], one["state"]) for one in found] == [
+            ("a", f"{tool}/digits/a", "SUCCEEDED"),
+            ("b", f"{tool}/digits/b", "SUCCEEDED"),
+        ]
+        assert [one["was_there"] for one in found] == [place == ".."] * 2
+    assert [one.created_at.seconds for one in state.restored.values()] == [BEGAN, BEGAN + 3600]
+    assert [one.ended_at.seconds for one in state.restored.values()] == [BEGAN + 2, BEGAN + 3602]
+
+
 def test_a_check_asks_no_platform(nsml, project):
     result = nsml("import", "tensorboard", "--check", "../runs", **NOWHERE)
     assert result.stdout.count("can be imported") == 2

@@ -13,26 +13,17 @@ import pytest
 from nsml._echo._receiver import Receiver, Request
 from nsml._echo._wandb_account import _Answers
 from tests.support.echoes import Echoed, run_echoed
-from tests.support.torch_environment import OLDEST_WANDB, REPORTERS, require_torch
+from tests.support.torch_environment import REPORTERS, oldest_wandb, require_torch
 
 pytestmark = pytest.mark.long("the client loads for seconds, and starts a service of its own")
 
-NEWER_PROTOBUF: Final = ("google", "protobuf", "tensorboard", "wandb")
-"""Packages that the oldest version of W&B cannot be with: it has an older protobuf."""
 VERSIONS: Final = ("newest", "oldest")
 
 
 def paths(version: str, folder: Path) -> list[Path]:
     """The entries of PYTHONPATH for a version."""
     require_torch()
-    if version == "newest":
-        return [REPORTERS]
-    others = folder / "others"
-    others.mkdir()
-    for one in REPORTERS.iterdir():
-        if not one.name.startswith(NEWER_PROTOBUF):
-            (others / one.name).symlink_to(one)
-    return [OLDEST_WANDB, others]
+    return [REPORTERS] if version == "newest" else oldest_wandb(folder)
 
 
 def run_wandb(folder: Path, program: str, version: str = "newest", **more: str) -> Echoed:

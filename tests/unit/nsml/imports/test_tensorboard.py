@@ -68,7 +68,7 @@ def test_a_run_has_what_the_program_logged(folders, writer, tmp_path):
     assert series["odd"] == [(-1, "NaN"), (2**40, "Infinity")]
     losses = {name: points for name, points in series.items() if "test" in name}
     assert [*losses.values()] == [[(4, 0.25)]]
-    assert series["score"] == [(None, 0.75)]
+    assert series["score"] == [(49, 0.75)]
     assert {name.split("/")[0] for name in series} <= {
         *("train", "accuracy", "lr", "odd", "losses", "losses_train", "losses_test", "score")
     }
@@ -94,7 +94,7 @@ def test_a_session_has_its_times_and_its_last_results(folders, writer, tmp_path)
     assert one.session.ended_at.seconds > 1_700_000_060
     assert one.session.name == "tensorboard/digits/lr-0"
     assert one.session.memo == "lr-0"
-    assert one.summary == {"train/loss": as_float(0.02), "accuracy": as_float(0.98)}
+    assert one.summary == {"train/loss": as_float(0.02), "accuracy": as_float(0.98), "score": 0.75}
     assert (one.left_out, one.is_damaged) == ((), False)
 
 
