@@ -197,6 +197,7 @@ def _import(
     globs: tuple[str, ...],
     is_check: bool,
 ) -> ExitCode:
+    from nsml.client.errors import ClientError
     from nsml.imports.folders import Folder
     from nsml.spec.dataset_names import is_dataset_name
 
@@ -236,8 +237,16 @@ def _import(
                 why=f"{counted(importing.done, 'run')} of {len(rows)} imported; of the next one nothing is there",
                 advice="run it again: it goes on with the others",
             ) from None
+        except ClientError:
+            progress.close()
+            app.say(
+                f"{counted(importing.done, 'run')} of {len(rows)} done; the same command goes on"
+            )
+            raise
         finally:
             progress.close()
+    for text in folder.unreadable:
+        app.say(f"not read: {visible(text)}")
     for one in rows:
         _say_left_out(app, one)
     write_list(
@@ -247,7 +256,8 @@ def _import(
         record=partial(_record, is_check=is_check),
         name="run" if is_check else "session",
     )
-    return _code(rows)
+    code = _code(rows)
+    return ExitCode.PARTLY if code is ExitCode.OK and folder.unreadable else code
 
 
 def _found(

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 
 MOST_DEPTH: Final = 32
 MOST_FOLDERS: Final = 100_000
+_MOST_UNREADABLE: Final = 100
 
 
 class Folder:
@@ -28,6 +29,8 @@ class Folder:
         self._root = beneath(root.resolve())
         self.path = root.resolve()
         self.name = path_text(root.resolve().name)
+        self.unreadable: list[str] = []
+        """Folders that cannot be read, with the reason, the first of them."""
 
     def __enter__(self) -> Self:
         self._root.__enter__()
@@ -45,13 +48,17 @@ class Folder:
         """Return the names of folders, and the sizes of files by name, sorted; nothing of what cannot be read."""
         try:
             found = self._root.scan(parts)
-        except OSError:
+        except (FileNotFoundError, NotADirectoryError):
+            return [], {}
+        except OSError as error:
+            if len(self.unreadable) < _MOST_UNREADABLE:
+                self.unreadable.append(f"{shown(parts)}: {error.strerror or error}")
             return [], {}
         folders = [one.name for one in found if stat.S_ISDIR(one.mode)]
         return folders, {one.name: one.size for one in found if stat.S_ISREG(one.mode)}
 
     def walk(self, parts: Parts = ()) -> Iterator[tuple[Parts, dict[str, int]]]:
-        """Yield each folder, sorted by path, with the sizes of its files."""
+        """Yield each folder, sorted by path, with the sizes of its files. Raises ValueError if there are too many."""
         left = MOST_FOLDERS
         waiting = [parts]
         while waiting and left:
@@ -61,6 +68,8 @@ class Folder:
             yield here, files
             if len(here) - len(parts) < MOST_DEPTH:
                 waiting += [(*here, name) for name in reversed(folders)]
+        if waiting:
+            raise ValueError(f"{shown(parts)} has more than {MOST_FOLDERS:,} folders")
 
     @contextmanager
     def opened(self, parts: Parts) -> Generator[BinaryIO, None, None]:

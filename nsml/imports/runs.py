@@ -97,8 +97,9 @@ class Recording:
         self.left_out: list[str] = []
         self.is_damaged = False
         self.first_at, self.last_at = 0.0, began_at
-        self.names: set[str] = set()
-        """Names of metrics, the first _MOST_NAMES."""
+        self._names: dict[str, str] = {}
+        self._shown: set[str] = set()
+        """Metrics that `nsml ps` shows."""
         self.configs: dict[str, dict[str, Any]] = {}
         self.media_rows: IO[bytes] = (scratch / "media.jsonl").open("w+b")
         self.log_bytes: IO[bytes] = (scratch / "log").open("w+b")
@@ -123,6 +124,11 @@ class Recording:
     ) -> None:
         for file in (self.media_rows, self.log_bytes, self.log_index, self._records):
             file.close()
+
+    @property
+    def names(self) -> set[str]:
+        """Names of the metrics, the first _MOST_NAMES."""
+        return {*self._names.values()}
 
     @property
     def is_empty(self) -> bool:
@@ -153,18 +159,26 @@ class Recording:
             time: Unix seconds; impossible ones become that of the report before.
         """
         at = self._time(time)
-        if step is not None and not _is_step(step):
+        if step is not None and not is_step(step):
             step = None
         for given, value in values.items():
-            name = name_text(given)
-            if not 0 < len(name) <= MOST_NAME_CHARS:
-                self.leave_out(
-                    f"values of metrics with names of more than {MOST_NAME_CHARS} characters"
-                )
-            elif not _is_number(value):
-                self.leave_out(f"{name}: a value that is no number")
-            else:
+            name = self._names.get(given) or self._name(given)
+            if name and _is_number(value):
                 self._add(name, value, step, at)
+            elif name:
+                self.leave_out(f"{name}: a value that is no number")
+
+    def _name(self, given: str) -> str:
+        """Return the recorded name of a metric; "" if it is too long."""
+        name = name_text(given)
+        if not 0 < len(name) <= MOST_NAME_CHARS:
+            self.leave_out(f"metrics with names of more than {MOST_NAME_CHARS} characters, or none")
+            return ""
+        if len(self._names) < _MOST_NAMES:
+            self._names[given] = name
+            if is_shown(name):
+                self._shown.add(name)
+        return name
 
     def summarize(self, values: Mapping[str, float]) -> None:
         """Record results that have no curve: `nsml ps` shows them beside the last values of metrics."""
@@ -183,8 +197,6 @@ class Recording:
             self._write_group()
             group = self._group = _Group(step, at)
         group.values[name] = value
-        if len(self.names) < _MOST_NAMES:
-            self.names.add(name)
         self.points += 1
 
     def _write_group(self) -> None:
@@ -192,7 +204,7 @@ class Recording:
         if not group.values:
             return
         record = self._encode(group, group.values, is_summary=False)
-        if any(map(is_shown, group.values)):
+        if not self._shown.isdisjoint(group.values):
             self._summary = self._records.tell(), len(record), group
         self._records.write(record)
 
@@ -221,7 +233,7 @@ class Recording:
         return end - length + len(lines), pieces()
 
     def _is_result(self, name: str) -> bool:
-        return name in self._results or is_shown(name)
+        return name in self._results or name in self._shown
 
     def _pieces(self, start: int, end: int) -> Iterable[bytes]:
         self._records.seek(start)
@@ -248,7 +260,7 @@ class Recording:
         Files are given as bytes, and never as paths.
         """
         self._media_at = self._time(time)
-        step = step if step is not None and _is_step(step) else None
+        step = step if step is not None and is_step(step) else None
         try:
             getattr(self._media, call)(name[:MOST_NAME_CHARS], value, step, **more)
         except TypeError as error:
@@ -328,5 +340,6 @@ def _is_number(value: Any) -> bool:
     return type(value) in {float, bool}
 
 
-def _is_step(step: float) -> bool:
+def is_step(step: float) -> bool:
+    """Return whether a number can be a step: it is finite, and as a float, too."""
     return abs(step) < LARGEST_INTEGER if type(step) is int else math.isfinite(step)

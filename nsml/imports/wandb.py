@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import math
 import re
 from dataclasses import dataclass, field
 from functools import partial
@@ -13,7 +12,7 @@ from nsml._echo._wandb_axes import Axes
 from nsml._path_text import name_text
 from nsml.imports.folders import parts_of, shown
 from nsml.imports.media_files import show_file
-from nsml.imports.runs import Outcome, PastRun
+from nsml.imports.runs import Outcome, PastRun, is_step
 from nsml.imports.wandb_log import (
     CONFIG,
     ENVIRONMENT,
@@ -294,7 +293,7 @@ class _Reading:
     def _step_of(self, name: str, at: int | None) -> float | None:
         axis = self._axes.axis(name)
         found = self._latest.get(axis) if axis else None
-        return at if found is None or not math.isfinite(found) else found
+        return at if found is None or not is_step(found) else found
 
     def _show(
         self, name: str, value: dict[str, Any], step: float | None, time: float | None

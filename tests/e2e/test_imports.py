@@ -34,13 +34,13 @@ def test_runs_of_tensorboard_are_sessions_like_others(tmp_path: Path) -> None:
             in platform.nsml("status", "--explain", names[0]).stdout
         )
         points = listed("events", names[0])
-        assert [(one["step"], one["values"]["loss"]) for one in points] == [
-            (0, 1.0),
-            (1, 0.5),
-            (2, pytest.approx(1 / 3)),
+        assert [(one["step"], one["value"], one["origin"]) for one in points] == [
+            (0, 1.0, "tensorboard"),
+            (1, 0.5, "tensorboard"),
+            (2, pytest.approx(1 / 3), "tensorboard"),
         ]
         assert "loss" in platform.nsml("plot", names[0], "-m", "loss").stdout
-        assert "loss" in platform.nsml("diff", *names).stdout
+        assert "loss=0.3333" in platform.nsml("diff", *names).stderr
         again = listed(*words)
         assert [one["was_there"] for one in again] == [True, True]
         assert [one["session"] for one in again] == names

@@ -100,6 +100,11 @@ def test_a_run_without_values_is_left_out(nsml, state, project):
     assert [one.name for one in state.restored.values()] == ["tensorboard/runs/b"]
 
 
+def test_without_a_platform_nothing_is_said_to_be_done(nsml, project):
+    result = nsml("import", "tensorboard", "../runs", check=False, **NOWHERE)
+    assert (result.code, "done" in result.stderr) == (3, False)
+
+
 def test_an_empty_folder_has_no_runs(nsml, project):
     result = nsml("import", "tensorboard", ".", check=False)
     assert (result.code, "no such run in" in result.stderr) == (5, True)
