@@ -102,7 +102,7 @@ def test_a_run_without_values_is_left_out(nsml, state, project):
 
 def test_without_a_platform_nothing_is_said_to_be_done(nsml, project):
     result = nsml("import", "tensorboard", "../runs", check=False, **NOWHERE)
-    assert (result.code, "done" in result.stderr) == (3, False)
+    assert (result.code, "of 2 runs done" in result.stderr) == (3, False)
 
 
 def test_an_empty_folder_has_no_runs(nsml, project):
