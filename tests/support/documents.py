@@ -25,6 +25,7 @@ REASONS = {
     "a cluster": r"etcd|ETCD",
     "paths of a server": r"/(backups|etc|opt|srv)/",
     "more GPUs": r"-g (8|16)",
+    "more nodes": r"--nodes [0-9]",
     "a form": r"SESSION|FILE|XXXX|gpu-7",
     "one of these": r"nsml up .*\n.*nsml up ",
     "a fixed port": r"127\.0\.0\.1:18555",
