@@ -126,6 +126,7 @@ WAYS: Final[Mapping[str, Mapping[str, Way]]] = {
         **dict.fromkeys(("share", "describe", "tag", "untag", "restore"), Way.ASKED),
         **dict.fromkeys(("add", "push", "pull", "rm"), Way.HANDED),
     },
+    "import": dict.fromkeys(("tensorboard", "mlflow", "wandb"), Way.HANDED),
     "submission": {"ls": Way.SHOWN, "info": Way.SHOWN},
     "board": {
         **dict.fromkeys(("ls", "show", "info", "diff"), Way.SHOWN),
