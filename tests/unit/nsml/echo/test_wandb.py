@@ -113,8 +113,9 @@ def test_a_tutorial_is_recorded_without_an_account(tmp_path: Path, version: str)
     ]
     metrics = done.records("metric")
     assert {one["origin"] for one in metrics} == {"wandb"}
-    shown = [name for one in metrics if one["summary"] for name in one["values"]]
-    assert shown == ["best/acc", "summary/train/loss", "total.steps"]
+    shown = {name for one in metrics if one["summary"] for name in one["values"]}
+    of_curves = {"train/loss", "val/acc", "second/train/loss", "again/train/loss"}
+    assert shown == {*of_curves, "best/acc", "summary/train/loss", "total.steps"}
     assert [one["time"] for one in metrics if "val/acc" in one["values"]] == [1_700_000_000.5] * 2
     config = [one for one in done.records("config") if not one["run"]]
     assert [one["values"] for one in config] == [
