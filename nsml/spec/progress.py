@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import math
 import re
-from dataclasses import dataclass
 from typing import Final, NamedTuple
 
 LATEST_TIME: Final = float(1 << 33)
@@ -23,8 +22,7 @@ LATE_S: Final = 10.0
 """How long a report takes to arrive, at most: reports later than that delay the end."""
 
 
-@dataclass(frozen=True, slots=True)
-class Reported:
+class Reported(NamedTuple):
     """A valid progress record, at a time in Unix seconds."""
 
     time: float

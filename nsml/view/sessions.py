@@ -40,7 +40,6 @@ from nsml.view.enums import enum_name, enum_word
 from nsml.view.metrics import is_set_or_counted
 from nsml.view.program_changes import set_words
 from nsml.view.progress import progress_record, progress_text, progress_within
-from nsml.view.reported_config import record as config_record
 from nsml.view.tables import Column
 from nsml.view.times import moment_of, seconds_of
 from nsml.view.usage import (
@@ -1154,6 +1153,8 @@ def record(session: Session) -> dict[str, Any]:
     `cpus` and `memory_bytes` are of each replica: None if the default was requested and no node
     has granted it yet.
     """
+    from nsml.view.reported_config import record as config_record
+
     spec, each = session.spec, _each(session)
     return {
         "name": session.name,

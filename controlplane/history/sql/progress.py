@@ -8,7 +8,6 @@ clocks, which are capped at ours.
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
 import msgspec
@@ -56,7 +55,7 @@ def note_progress(
         if not is_next and course.last is not None and at <= course.last.time:
             continue
         if isinstance(one, Reported):
-            course.add(one if one.time <= now else replace(one, time=at))
+            course.add(one if one.time <= now else one._replace(time=at))
         elif one.is_paused:
             course.pause(at)
         else:
