@@ -117,7 +117,7 @@ def home(tmp_path):
     (folder / "token").write_text(TOKEN + "\n")
     (folder / "token").chmod(0o600)
     (tmp_path / "old.tar.zst").write_bytes(_backup())
-    write_tensorboard(tmp_path / "runs")
+    write_tensorboard(tmp_path / "past/runs")
     write_mlflow(tmp_path / "mlruns")
     write_wandb(tmp_path / "wandb")
     (tmp_path / "desktop.pub").write_text(LAPTOP.replace("laptop", "desktop"))

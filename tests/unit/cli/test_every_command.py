@@ -130,7 +130,7 @@ ARGUMENTS = {
     "pull": ["kim/mnist/1"],
     "download": ["kim/mnist/1"],
     "restore": ["../old.tar.zst"],
-    "import tensorboard": ["../runs"],
+    "import tensorboard": ["../past/runs"],
     "import mlflow": ["../mlruns"],
     "import wandb": ["../wandb"],
     "dataset pull": ["mnist"],

@@ -14,7 +14,7 @@ def items(result):
 
 
 def test_runs_become_sessions_once(nsml, state, project):
-    first = items(nsml("import", "tensorboard", "../runs", "-j"))
+    first = items(nsml("import", "tensorboard", "../past/runs", "-j"))
     assert [(one["run"], one["imported"], one["points"]) for one in first] == [
         ("a", True, 3),
         ("b", True, 3),
@@ -32,10 +32,10 @@ def test_runs_become_sessions_once(nsml, state, project):
         {"loss": 0.5},
     ]
     assert end.is_whole
-    again = items(nsml("import", "tensorboard", "../runs", "-j"))
+    again = items(nsml("import", "tensorboard", "../past/runs", "-j"))
     assert [(one["imported"], one["was_there"]) for one in again] == [(False, True)] * 2
     assert len(state.restoring) == 4
-    assert "was there already" in nsml("import", "tensorboard", "../runs").stdout
+    assert "was there already" in nsml("import", "tensorboard", "../past/runs").stdout
 
 
 @pytest.mark.parametrize(("tool", "folder"), [("mlflow", "mlruns"), ("wandb", "wandb")])
@@ -52,40 +52,40 @@ def test_other_tools_are_imported_alike(nsml, state, project, tool, folder):
 
 
 def test_a_check_asks_no_platform(nsml, project):
-    result = nsml("import", "tensorboard", "--check", "../runs", **NOWHERE)
+    result = nsml("import", "tensorboard", "--check", "../past/runs", **NOWHERE)
     assert result.stdout.count("can be imported") == 2
-    assert nsml("import", "tensorboard", "--check", "../runs", "-o", "name", **NOWHERE).stdout == (
-        "a\nb\n"
-    )
+    assert nsml(
+        "import", "tensorboard", "--check", "../past/runs", "-o", "name", **NOWHERE
+    ).stdout == ("a\nb\n")
 
 
 def test_runs_are_chosen_by_name_and_the_dataset_is_set(nsml, state, project):
-    nsml("import", "tensorboard", "../runs", "--run", "b*", "-d", "digits")
+    nsml("import", "tensorboard", "../past/runs", "--run", "b*", "-d", "digits")
     assert [one.name for one in state.restored.values()] == ["tensorboard/digits/b"]
-    none = nsml("import", "tensorboard", "../runs", "--run", "c", check=False)
+    none = nsml("import", "tensorboard", "../past/runs", "--run", "c", check=False)
     assert (none.code, "no run has a name like --run" in none.stderr) == (5, True)
-    bad = nsml("import", "tensorboard", "../runs", "-d", "a b", check=False)
+    bad = nsml("import", "tensorboard", "../past/runs", "-d", "a b", check=False)
     assert (bad.code, "a b is not a dataset name" in bad.stderr) == (2, True)
 
 
 @pytest.mark.parametrize("words", [(), ("--check",)])
 def test_a_damaged_run_is_named_and_the_others_are_imported(nsml, state, project, words):
-    [file] = (project.parent / "runs/a").iterdir()
+    [file] = (project.parent / "past/runs/a").iterdir()
     file.write_bytes(b"\x1b[2J no event file")
-    result = nsml("import", "tensorboard", "../runs", "-j", *words, check=False)
+    result = nsml("import", "tensorboard", "../past/runs", "-j", *words, check=False)
     assert result.code == 9
     first, second = sorted(items(result), key=lambda one: one["run"])
     assert first["error"] == "no event file of it can be read"
     assert (second["error"], second["imported"]) == (None, not words)
-    [other] = (project.parent / "runs/b").iterdir()
+    [other] = (project.parent / "past/runs/b").iterdir()
     other.write_bytes(b"nor this one")
-    assert nsml("import", "tensorboard", "../runs", *words, check=False).code == 1
+    assert nsml("import", "tensorboard", "../past/runs", *words, check=False).code == 1
 
 
 def test_what_is_behind_damage_is_said_to_be_missing(nsml, state, project):
-    [file] = (project.parent / "runs/a").iterdir()
+    [file] = (project.parent / "past/runs/a").iterdir()
     file.write_bytes(file.read_bytes() + b"\xff" * 100)
-    result = nsml("import", "tensorboard", "../runs", "--run", "a", check=False)
+    result = nsml("import", "tensorboard", "../past/runs", "--run", "a", check=False)
     assert result.code == 9
     assert "a: without a/events.out" in result.stderr
     assert "imported, damaged" in result.stdout
@@ -93,15 +93,15 @@ def test_what_is_behind_damage_is_said_to_be_missing(nsml, state, project):
 
 
 def test_a_run_without_values_is_left_out(nsml, state, project):
-    [file] = (project.parent / "runs/a").iterdir()
+    [file] = (project.parent / "past/runs/a").iterdir()
     file.write_bytes(b"")
-    result = nsml("import", "tensorboard", "../runs")
+    result = nsml("import", "tensorboard", "../past/runs")
     assert "left out: it has no values" in result.stdout
     assert [one.name for one in state.restored.values()] == ["tensorboard/runs/b"]
 
 
 def test_without_a_platform_nothing_is_said_to_be_done(nsml, project):
-    result = nsml("import", "tensorboard", "../runs", check=False, **NOWHERE)
+    result = nsml("import", "tensorboard", "../past/runs", check=False, **NOWHERE)
     assert (result.code, "of 2 runs done" in result.stderr) == (3, False)
 
 
