@@ -188,6 +188,7 @@ class Slow:
         self.counts: dict[str, CheckpointCount] = {}
         self.may_answer = asyncio.Event()
         self.catalogue = self.streams = self.telemetry = self.environment_locks = self
+        self.reported_config = self
 
     async def checkpoint_counts(self, session_ids: set[str]) -> dict[str, CheckpointCount]:
         self.asked.append(set(session_ids))
@@ -197,6 +198,9 @@ class Slow:
 
     async def facts_of(self, _: str) -> None:
         """No lock of an environment is kept."""
+
+    async def of(self, _: list[str]) -> dict[str, object]:
+        return {}  # no configuration was reported
 
     async def newest(self) -> dict[str, NodeSample]:
         return self.known()
