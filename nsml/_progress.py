@@ -23,7 +23,7 @@ _MOST_UNIT_CHARS, _MOST_ORIGIN_CHARS = 16, 32
 class ProgressWriter:
     """Writes the progress of this process's training; raises nothing.
 
-    A process has one writer, shared by all that report, so that nested trainings stay apart: whoever reports first is
+    A process has one writer, shared by all that report, so that nested trainings stay apart: the first to report is
     the outer one, and counts until all is done, or until `finish`.
     """
 

@@ -3,7 +3,7 @@
 Replicas of rank > 0 run a `Listener` at their own port. Rank 0 keeps a `Control` to each: the listener ends with it, and
 its commands with it. `python -m nsml._remote_start HOST COMMAND` is what mpirun runs as its ssh.
 
-Whoever connects proves that it knows the secret of this attempt, and so does the listener, before a command is sent:
+A peer proves that it knows the secret of this attempt, and so does the listener, before a command is sent:
 
     listener: MAGIC NONCE
     peer:     KIND NONCE HMAC(secret, "peer" KIND RANK NONCES)

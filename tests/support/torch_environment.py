@@ -39,7 +39,7 @@ def oldest_wandb(folder: Path) -> list[Path]:
 def require_torch() -> str:
     """Return its interpreter. NSML_REQUIRE_TORCH=1 makes a missing one a failure."""
     if not (_FOLDER / ".complete").exists():
-        reason = "no torch: make torch (needs a build for CPUs, 1.3 GB)"
+        reason = "no torch: make torch (needs a build for CPUs, 2.8 GB)"
         if os.environ.get("NSML_REQUIRE_TORCH") == "1":
             pytest.fail(reason)
         pytest.skip(reason)
