@@ -1,5 +1,6 @@
 """The README's commands, as whole processes, on real data."""
 
+import csv
 import subprocess
 import sys
 
@@ -44,7 +45,7 @@ def test_logs_are_there_after_the_end(platform, trained):
 
 def test_metrics_are_there_one_a_report(platform, trained):
     lines = platform.nsml("eventlen", trained, "-o", "csv").stdout.splitlines()
-    counts = dict(line.rsplit(",", 1) for line in lines[1:])
+    counts = {row["name"]: row["count"] for row in csv.DictReader(lines)}
     assert counts["train/loss"] == counts["val/accuracy"] == "20", counts
 
 

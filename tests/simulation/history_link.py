@@ -131,23 +131,15 @@ class _Part:
 
 
 class HistoryLink:
-    """A `History` over a way."""
+    """A `History` over a way: all its parts, but telemetry, which each process keeps for itself."""
+
+    def __getattr__(self, name: str) -> Any:
+        raise AttributeError(f"the history has no {name}")
 
     def __init__(self, history: Any, way: Way) -> None:
-        self.streams: Any = _Part(history.streams, way)
-        self.series: Any = _Part(history.series, way)
-        self.telemetry: Any = history.telemetry
-        self.catalogue: Any = _Part(history.catalogue, way)
-        self.media: Any = _Part(history.media, way)
-        self.artifacts: Any = _Part(history.artifacts, way)
-        self.ledger: Any = _Part(history.ledger, way)
-        self.checkpoint_marks: Any = _Part(history.checkpoint_marks, way)
-        self.environment_locks: Any = _Part(history.environment_locks, way)
-        self.sent: Any = _Part(history.sent, way)
-        self.kept: Any = _Part(history.kept, way)
-        self.boards: Any = _Part(history.boards, way)
-        self.submissions: Any = _Part(history.submissions, way)
-        self.competitions: Any = _Part(history.competitions, way)
+        for name, part in vars(history).items():
+            if not name.startswith("_"):
+                setattr(self, name, part if name == "telemetry" else _Part(part, way))
         self._whole = _Part(history, way)
 
     async def mark(self, fresh: str = "") -> str:
