@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING, Any
 
+import pytest
+
 from tests.e2e.programs import wait_for, write_program
 
 if TYPE_CHECKING:
@@ -21,6 +23,7 @@ for step in nsml.steps(100_000):
 """
 
 
+@pytest.mark.long("a platform is started, and watched until the end of a program is estimated")
 def test_progress_is_seen_live_and_stays_after_the_end(platform: Platform, tmp_path: Path) -> None:
     platform.nsml("run", "-g", "0", cwd=write_program(tmp_path / "trains", PROGRAM))
     [name] = platform.nsml("ps", "-o", "name").stdout.split()

@@ -69,6 +69,7 @@ def environment_of(folder: Path, *paths: Path, **more: str) -> dict[str, str]:
         "PYTHONPATH": os.pathsep.join(map(str, (sdk, *paths))),
         "NSML_RUN_DIR": str(folder / "run"),
         "NSML_SESSION_NAME": "anna/digits/3",
+        "OMP_NUM_THREADS": "1",  # tests run beside each other
         **more,
     }
 

@@ -58,7 +58,7 @@ for step in range(first, first + 2):
 
 @imports
 def test_what_is_logged_is_recorded_once(tmp_path: Path) -> None:
-    done = run_echoed(tmp_path, PROGRAM, REPORTERS, python=require_torch(), OMP_NUM_THREADS="1")
+    done = run_echoed(tmp_path, PROGRAM, REPORTERS, python=require_torch())
     assert done.returncode == 0, done.stderr
     assert "nsml: " not in done.stderr
     for loss in ("none", "other", "ours"):
@@ -72,14 +72,12 @@ def test_what_is_logged_is_recorded_once(tmp_path: Path) -> None:
 
 @imports
 def test_saved_states_are_checkpoints_and_come_back(tmp_path: Path) -> None:
-    first = run_echoed(
-        tmp_path, SAVING, REPORTERS, python=require_torch(), NSML_ATTEMPT="1", OMP_NUM_THREADS="1"
-    )
+    first = run_echoed(tmp_path, SAVING, REPORTERS, python=require_torch(), NSML_ATTEMPT="1")
     assert first.returncode == 0, first.stderr
     assert [one["name"] for one in first.records("checkpoint")] == ["step_1", "step_2"]
     assert not (first.run_dir / "resumable.json").exists()  # it may ignore what is there
     shutil.rmtree(tmp_path / "out")  # as in another container
-    resume = {"NSML_ATTEMPT": "2", "NSML_RESUME": "step_2", "OMP_NUM_THREADS": "1"}
+    resume = {"NSML_ATTEMPT": "2", "NSML_RESUME": "step_2"}
     second = run_echoed(tmp_path, SAVING, REPORTERS, python=require_torch(), **resume)
     assert second.returncode == 0, second.stderr
     assert second.stdout == "goes on from step_2: 4.0\n"

@@ -80,6 +80,7 @@ def test_epochs_batches_and_evaluations_are_recorded(tmp_path: Path, backend: st
     assert {one["origin"] for one in done.records("metric")} == {"keras"}
 
 
+@pytest.mark.variant
 def test_further_fits_continue_and_further_models_have_a_prefix(tmp_path: Path) -> None:
     program = (
         MODEL
@@ -135,6 +136,7 @@ print("ended well")
     assert all(one["size"] > 1000 for one in done.records("checkpoint"))
 
 
+@pytest.mark.variant
 @pytest.mark.long("Keras is imported twice, and compiles")
 def test_training_is_the_same_with_and_without_the_hooks(tmp_path: Path) -> None:
     program = (
@@ -178,7 +180,10 @@ BROKEN: Final = {
 }
 
 
-@pytest.mark.parametrize("broken", BROKEN)
+@pytest.mark.parametrize(
+    "broken",
+    [pytest.param(one, marks=[pytest.mark.variant] if one != "batch" else []) for one in BROKEN],
+)
 def test_training_goes_on_with_a_broken_hook(tmp_path: Path, broken: str) -> None:
     program = (
         MODEL
@@ -203,6 +208,7 @@ print("ended well")
     assert "deliberate" in said
 
 
+@pytest.mark.variant
 def test_models_of_other_shapes_are_recorded(tmp_path: Path) -> None:
     """Several outputs, a custom train step, a schedule of learning rates, and a fit that raises."""
     program = (

@@ -11,6 +11,8 @@ import pytest
 from tests.support.echoes import Echoed, run_echoed
 from tests.support.torch_environment import REPORTERS, require_torch
 
+pytestmark = pytest.mark.long("each program imports torch and Lightning")
+
 MODEL = """
 import sys, warnings
 warnings.simplefilter("ignore")
@@ -93,6 +95,7 @@ def test_its_curves_are_those_of_its_own_logger(tmp_path: Path, package: str) ->
     assert done.config() == {"lr": 0.05, "widths": [4, 1]}
 
 
+@pytest.mark.variant
 def test_without_a_logger_it_is_the_same_and_its_result_stays(tmp_path: Path) -> None:
     for folder in ("with", "without"):
         (tmp_path / folder).mkdir()
@@ -114,6 +117,7 @@ def test_of_two_processes_the_first_reports(tmp_path: Path) -> None:
     assert len(set((tmp_path / "run/spool").glob("*.records"))) == 1
 
 
+@pytest.mark.variant
 def test_fabric(tmp_path: Path) -> None:
     program = """
 from lightning.fabric import Fabric
@@ -129,6 +133,7 @@ for step in range(3):
     assert done.series("b") == [(0, 0), (1, 2), (2, 4)]
 
 
+@pytest.mark.variant
 def test_with_its_insides_changed_the_training_is_the_same(tmp_path: Path) -> None:
     program = FIT.format(package="lightning.pytorch", logger="False", options="").replace(
         "seed_everything(1",

@@ -258,6 +258,7 @@ read_back(run.info.run_id)
     ]
 
 
+@pytest.mark.variant
 def test_a_child_whose_parent_has_ended_has_a_server_of_its_own(tmp_path: Path) -> None:
     program = """
 import os, subprocess, sys
@@ -278,7 +279,7 @@ sys.exit(done.returncode)
     assert done.points() == [("loss", 0, 1.0)]
 
 
-@pytest.mark.parametrize("how", ["sync", "async"])
+@pytest.mark.parametrize("how", [pytest.param("sync", marks=pytest.mark.variant), "async"])
 def test_nothing_is_lost_on_sigkill(tmp_path: Path, how: str) -> None:
     program = f"""
 import mlflow, os, signal
@@ -323,7 +324,13 @@ BROKEN: Final = {
 }
 
 
-@pytest.mark.parametrize("broken", BROKEN)
+@pytest.mark.parametrize(
+    "broken",
+    [
+        pytest.param(one, marks=[pytest.mark.variant] if one != "everything" else [])
+        for one in BROKEN
+    ],
+)
 def test_a_program_ends_well_with_a_broken_part(tmp_path: Path, broken: str) -> None:
     module, before, after = BROKEN[broken]
     program = """
@@ -392,7 +399,9 @@ print("ended well")
 """
 
 
-@pytest.mark.parametrize("named_by", ["variable", "program"])
+@pytest.mark.parametrize(
+    "named_by", [pytest.param("variable", marks=pytest.mark.variant), "program"]
+)
 def test_a_server_of_the_users_is_asked_what_it_is_asked_without_nsml(
     tmp_path: Path, named_by: str
 ) -> None:
@@ -482,6 +491,7 @@ print("ended well")
     assert done.series("score") == [(0, 0.5)]
 
 
+@pytest.mark.variant
 @pytest.mark.long("Lightning is imported for ten seconds")
 def test_lightning_logs_to_the_server_of_the_process(tmp_path: Path) -> None:
     program = """

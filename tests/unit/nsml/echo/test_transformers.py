@@ -18,7 +18,6 @@ QUIET = {
     "TRANSFORMERS_VERBOSITY": "error",
     "HF_HUB_OFFLINE": "1",
     "NSML_ATTEMPT": "1",
-    "OMP_NUM_THREADS": "1",  # tests run beside each other
 }
 imports = pytest.mark.long("it imports torch and Transformers in each program")
 
@@ -99,6 +98,7 @@ assert "nsml" not in open("out/checkpoint-12/trainer_state.json").read().lower()
     assert resumable == {"save": False, "load": True}  # since it has ended
 
 
+@pytest.mark.variant
 @imports
 def test_with_other_reporters_there_is_one_set_of_curves(tmp_path: Path) -> None:
     program = (
@@ -167,6 +167,7 @@ print(digest(whole), whole.state.global_step, whole.state.best_model_checkpoint)
     assert second.config()["output_dir"] == "whole"
 
 
+@pytest.mark.variant
 @imports
 def test_processes_save_in_one_step_and_leave_together(tmp_path: Path) -> None:
     (tmp_path / "train.py").write_text(
