@@ -5,18 +5,17 @@ from __future__ import annotations
 from nsml._echo._mlflow_rest import (
     Refusal,
     entries,
-    found_by,
-    integer,
     now,
     pairs,
     pairs_json,
     put,
     text,
 )
+from nsml._echo._mlflow_search import found_by, search_registered, search_versions
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import Any, Dict, List, Tuple
+    from typing import Any, Dict, Tuple
 
     Facts = Dict[str, Any]
 
@@ -100,7 +99,7 @@ class Registry:
 
     def search_models(self, given: Facts) -> Facts:
         jsons = [_model_json(one) for one in self._models.values()]
-        found, token = found_by(_search_models, jsons, given, lambda one: one["name"])
+        found, token = found_by(search_registered, jsons, given, lambda one: one["name"])
         return {"registered_models": found, **token}
 
     def latest_versions(self, given: Facts) -> Facts:
@@ -179,7 +178,7 @@ class Registry:
             for one in model["versions"].values()
         ]
         found, token = found_by(
-            _search_versions, jsons, given, lambda one: (one["name"], int(one["version"]))
+            search_versions, jsons, given, lambda one: (one["name"], int(one["version"]))
         )
         return {"model_versions": found, **token}
 
@@ -239,43 +238,3 @@ def _model_json(model: Facts) -> Facts:
 def _version_json(model: Facts, version: Facts) -> Facts:
     aliases = [key for key, value in model["aliases"].items() if value == version["version"]]
     return {**version, "tags": pairs_json(version["tags"]), "aliases": aliases}
-
-
-def _search_models(jsons: List[Facts], given: Facts) -> Tuple[List[Any], Any]:
-    from mlflow.entities.model_registry import RegisteredModel
-    from mlflow.protos import model_registry_pb2
-    from mlflow.utils.proto_json_utils import parse_dict
-    from mlflow.utils.search_utils import SearchModelUtils, SearchUtils
-
-    models = []
-    for one in jsons:
-        message = model_registry_pb2.RegisteredModel()
-        parse_dict(one, message)
-        models.append(RegisteredModel.from_proto(message))
-    order = given.get("order_by")
-    models = SearchModelUtils.sort(
-        SearchModelUtils.filter(models, given.get("filter")), [order] if order else None
-    )
-    most = integer(given.get("max_results") or 100)
-    page, token = SearchUtils.paginate(models, given.get("page_token") or None, most)
-    return [one.name for one in page], token
-
-
-def _search_versions(jsons: List[Facts], given: Facts) -> Tuple[List[Any], Any]:
-    from mlflow.entities.model_registry import ModelVersion
-    from mlflow.protos import model_registry_pb2
-    from mlflow.utils.proto_json_utils import parse_dict
-    from mlflow.utils.search_utils import SearchModelVersionUtils, SearchUtils
-
-    versions = []
-    for one in jsons:
-        message = model_registry_pb2.ModelVersion()
-        parse_dict(one, message)
-        versions.append(ModelVersion.from_proto(message))
-    order = given.get("order_by")
-    versions = SearchModelVersionUtils.sort(
-        SearchModelVersionUtils.filter(versions, given.get("filter")), [order] if order else None
-    )
-    most = integer(given.get("max_results") or 10_000)
-    page, token = SearchUtils.paginate(versions, given.get("page_token") or None, most)
-    return [(one.name, int(one.version)) for one in page], token

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import time
+from math import isnan
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import Any, Callable, Dict, Iterable, List, Tuple
+    from typing import Any, Dict, Iterable, List, Tuple
 
     Facts = Dict[str, Any]
 
@@ -70,25 +71,9 @@ def number(value: Any) -> float:
         raise Refusal("INVALID_PARAMETER_VALUE", f"{str(value)[:50]!r} is no number") from None
 
 
-def found_by(
-    search: Callable[[List[Any], Facts], Tuple[List[Any], Any]],
-    jsons: List[Facts],
-    given: Facts,
-    key: Callable[[Facts], Any],
-) -> Tuple[List[Facts], Facts]:
-    """Return the JSON of what MLflow's own search finds, and the token of the next page as JSON.
-
-    Raises:
-        Refusal: MLflow cannot read the query.
-    """
-    by_key = {key(one): one for one in jsons}
-    try:
-        found, token = search(jsons, given)
-    except Exception as error:
-        code = getattr(error, "error_code", "")  # an MlflowException
-        if code:
-            raise Refusal(str(code), str(getattr(error, "message", error))) from None
-        raise
-    return [by_key[one] for one in found if one in by_key], {
-        "next_page_token": token
-    } if token else {}
+def number_json(value: float) -> Any:
+    if isnan(value):
+        return "NaN"
+    if value in (float("inf"), float("-inf")):
+        return "Infinity" if value > 0 else "-Infinity"
+    return value

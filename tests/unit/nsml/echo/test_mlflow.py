@@ -296,7 +296,7 @@ os.kill(os.getpid(), signal.SIGKILL)
 
 BROKEN: Final = {
     "runs": (
-        "_mlflow_server",
+        "_mlflow_tracking",
         "        self._forget_runs()",
         "        raise KeyError('deliberate')",
     ),
@@ -306,7 +306,7 @@ BROKEN: Final = {
         "            raise OSError('deliberate')\n            with self._lock:",
     ),
     "batches": (
-        "_mlflow_server",
+        "_mlflow_tracking",
         '        for key, value in pairs(given, "params"):\n            run',
         "        raise KeyError('deliberate')\n        for key, value in pairs(given, \"params\"):\n            run",
     ),
@@ -355,7 +355,7 @@ print("ended well")
     assert (done.returncode, done.stdout) == (0, "ended well\n"), done.stderr
     lines = [line for line in done.stderr.splitlines() if line.startswith("nsml: ")]
     assert [line[: len("nsml: MLflow")] for line in lines] == ["nsml: MLflow"], done.stderr
-    if module == "_mlflow_server":  # what is logged is recorded without it
+    if module != "_mlflow":  # what is logged is recorded without it
         assert done.series("loss") == done.series("acc") == [(step, step) for step in range(3)]
 
 
@@ -582,8 +582,8 @@ def test_hostile_requests_are_refused_and_change_nothing(tmp_path: Path) -> None
 
 
 def test_the_server_forgets_before_it_grows_without_end(tmp_path: Path, monkeypatch: Any) -> None:
-    monkeypatch.setattr("nsml._echo._mlflow_server._MOST_POINTS", 1000)
-    monkeypatch.setattr("nsml._echo._mlflow_server._MOST_RUNS", 5)
+    monkeypatch.setattr("nsml._echo._mlflow_series._MOST_POINTS", 1000)
+    monkeypatch.setattr("nsml._echo._mlflow_tracking._MOST_RUNS", 5)
     server = Server(str(tmp_path), lambda error: None)
     calls = server._calls
     run_id = calls["POST runs/create"]({})["run"]["info"]["run_id"]
