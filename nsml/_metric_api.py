@@ -9,7 +9,8 @@ from __future__ import annotations
 import os
 import threading
 
-from nsml._echo._receiver import RequestError, receiver
+from nsml._echo._http import RequestError
+from nsml._echo._receiver import receiver
 from nsml._notice import notice
 from nsml._report import Reporter
 from nsml._spool import Spool
@@ -19,7 +20,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any, Dict
 
-    from nsml._echo._receiver import Request
+    from nsml._echo._http import Request
 
 _PREFIX = "/report"
 _MOST_BYTES = 1 << 20

@@ -13,16 +13,16 @@ import threading
 import uuid
 from urllib.parse import quote
 
+from nsml._echo._http import Answer
 from nsml._echo._mlflow_registry import Registry
 from nsml._echo._mlflow_rest import Refusal, now
 from nsml._echo._mlflow_tracking import DEFAULT, Tracking
-from nsml._echo._receiver import Answer
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any, Callable, Dict, Optional, Tuple
 
-    from nsml._echo._receiver import Request
+    from nsml._echo._http import Request
 
     Facts = Dict[str, Any]
     Call = Callable[[Facts], Any]

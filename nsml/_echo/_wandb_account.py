@@ -17,7 +17,8 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any, Callable, Dict, List, Mapping, Set, Tuple
 
-    from nsml._echo._receiver import Receiver, Request
+    from nsml._echo._http import Request
+    from nsml._echo._receiver import Receiver
 
 NO_ACCOUNT = "this session has no W&B account (--secret WANDB_API_KEY gives it one)"
 MOST_TEXT_BYTES = 4 << 20
@@ -151,7 +152,7 @@ class _Answers:
 
     def query(self, request: Request) -> Any:
         """Answer one."""
-        from nsml._echo._receiver import RequestError
+        from nsml._echo._http import RequestError
 
         asked = request.body.json(_MOST_QUERY_BYTES)
         query = asked.get("query") if isinstance(asked, dict) else None

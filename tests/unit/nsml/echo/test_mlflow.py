@@ -12,10 +12,11 @@ from urllib.parse import urlsplit
 
 import pytest
 
+from nsml._echo._http import Request
 from nsml._echo._mlflow import plain
 from nsml._echo._mlflow_rest import Refusal
 from nsml._echo._mlflow_server import Server
-from nsml._echo._receiver import Receiver, Request
+from nsml._echo._receiver import Receiver
 from tests.support.echoes import Echoed, environment_of, run_echoed
 from tests.support.torch_environment import REPORTERS, require_torch
 

@@ -19,7 +19,8 @@ from typing import Any
 import pytest
 
 from nsml._echo import _receiver
-from nsml._echo._receiver import Answer, Receiver, Request, RequestError, answers
+from nsml._echo._http import Answer, Request, RequestError
+from nsml._echo._receiver import Receiver, answers
 from tests.support.echoes import environment_of
 from tests.unit.nsml.test_sdk_install import every_python
 

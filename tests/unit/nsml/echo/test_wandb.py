@@ -10,7 +10,8 @@ from typing import Any, Final
 
 import pytest
 
-from nsml._echo._receiver import Receiver, Request
+from nsml._echo._http import Request
+from nsml._echo._receiver import Receiver
 from nsml._echo._wandb_account import _Answers
 from tests.support.echoes import Echoed, run_echoed
 from tests.support.torch_environment import REPORTERS, oldest_wandb, require_torch
