@@ -18,7 +18,7 @@ from typing import Any
 
 import pytest
 
-from nsml._echo import _receiver
+from nsml._echo import _http, _receiver
 from nsml._echo._http import Answer, Request, RequestError
 from nsml._echo._receiver import Receiver, answers
 from tests.support.echoes import environment_of
@@ -244,7 +244,7 @@ def test_contents_that_are_cut_off_reach_no_handler(served: Receiver) -> None:
 
 
 def test_slow_heads_are_given_up(served: Receiver, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(_receiver, "_HEAD_S", 0.3)
+    monkeypatch.setattr(_http, "_HEAD_S", 0.3)
     with socket.create_connection(("127.0.0.1", port_of(served)), timeout=LIMIT_S) as slow:
         ended = b""
         try:

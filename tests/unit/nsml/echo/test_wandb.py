@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -259,7 +260,8 @@ def test_the_users_account_gets_what_it_gets_without_nsml(tmp_path: Path, server
         done = run_wandb(folder, SHORT, **account, **more)
         assert done.returncode == 0, done.stderr
         assert f"ended well {server.receiver.address()}" in done.stdout
-        asked.append(sorted(set(server.asked)))
+        # Files go in one batch or in several, as time has it, and are numbered within each.
+        asked.append(sorted({re.sub(r"^PUT /\d+$", "PUT /number", one) for one in server.asked}))
         server.asked.clear()
         assert own_lines(done) == []
     assert "POST mutation UpsertBucket" in asked[0]
