@@ -2,7 +2,7 @@
 
 Without `--lane` all collected tests run but those marked `slow`. `--turn 2/4` keeps, of the tests that take
 longer than `TURN_S`, the second of four shares: `make test` has one by the commit, so that a few commits
-have run all of them, and `.ci/run` has them all each time. Marks:
+have run all of them, and `.ci/run` half of them; all: `make test TURN=1/1`. Marks:
 
 - `slow`: long runs under faults, for `make soak` alone.
 - `variant`: a test that also runs in another form (another driver, engine or seed) which finds the same
