@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import structlog
 
+from nsml._echo._sink import is_shown
 from nsml._frames import HEADER, MAGIC, MAX_FILES, DamagedError, frame, parse
 from nsml.log_metrics.recognisers import State
 from nsml.log_metrics.scanner import Scanner
@@ -158,14 +159,22 @@ class LogMetrics:
         """Record points, each with the state behind its line."""
         time = self._clock.time()
         for one, state in found:
-            record = {
-                "kind": "metric",
-                "time": time,
-                "step": one.step,
-                "values": {name: _json_number(value) for name, value in one.values.items()},
-            }
-            # The line's last record says where to go on: without it the others do not count.
-            self._append(record, [one.offset, one.end if one.is_last else None, *state])
+            parts: dict[bool, dict[str, float | int | str]] = {False: {}, True: {}}
+            for name, value in one.values.items():
+                parts[is_shown(name)][name] = _json_number(value)
+            filled = [summary for summary, values in parts.items() if values]
+            for summary in filled:
+                record = {
+                    "kind": "metric",
+                    "time": time,
+                    "step": one.step,
+                    "values": parts[summary],
+                }
+                if summary:
+                    record["summary"] = True
+                # The line's last record says where to go on: without it the others do not count.
+                is_last = one.is_last and summary is filled[-1]
+                self._append(record, [one.offset, one.end if is_last else None, *state])
 
     def _append(self, record: dict[str, Any], place: list[Any]) -> None:
         record["log"] = place

@@ -66,9 +66,7 @@ def pattern_of(text: str) -> Pattern:
     """Compile NAME=PATTERN. Raises ValueError; its text is `what: why`."""
     name, equals, pattern = text.partition("=")
     if not equals or not name or not pattern:
-        raise ValueError(
-            f"{text[:80]!r} is no metric out of the log: it takes auto or NAME=PATTERN"
-        )
+        raise ValueError(f"'{text[:80]}' has no pattern: it takes auto or NAME=PATTERN")
     if len(name) > MOST_NAME_CHARS or _FORBIDDEN.search(name) or name != name.strip():
         raise ValueError(
             f"{name[:80]!r} cannot name a metric: a name has 1 to {MOST_NAME_CHARS} visible characters"
@@ -90,7 +88,7 @@ def pattern_of(text: str) -> Pattern:
     value = next((n for n in range(1, compiled.groups + 1) if n != step), 0)
     if not value:
         raise ValueError(
-            f"the pattern of {name} has no group: put parentheses around the number, as in '{EXAMPLE}'"
+            f"the pattern of {name} has no group around the number: add parentheses, as in '{EXAMPLE}'"
         )
     find_line = _compiled(name, f"(?m){pattern}", captures=False).search
     return Pattern(name, compiled.search, find_line, value, step)
@@ -110,7 +108,7 @@ def _compiled(name: str, pattern: str, *, captures: bool = True) -> Any:
         reason = error.args[0] if error.args else ""
         said = reason.decode(errors="replace") if isinstance(reason, bytes) else str(reason)
         raise ValueError(
-            f"the pattern of {name} is no regular expression of RE2: {said[:200]}"
+            f"the pattern of {name} is no valid regular expression (RE2): {said[:200]}"
         ) from None
     except UnicodeEncodeError:
         raise ValueError(f"the pattern of {name} is no text in UTF-8: {pattern[:40]!r}") from None

@@ -484,6 +484,48 @@ async def test_the_latest_summary_stands(history: History) -> None:
     assert await streams.summaries(["other"]) == {}
 
 
+async def test_the_summary_keeps_what_was_reported_to_other_libraries(history: History) -> None:
+    streams = history.streams
+
+    async def shown(key: StreamKey, first: int, *values: dict[str, Any], **more: Any) -> Any:
+        await streams.append([reports(key, first, *values, summary=True, **more)])
+        summary = (await streams.summaries(["s1"]))["s1"]
+        return list(summary.values.items()), summary.step
+
+    ours, other = metric(), metric(writer=1)
+    assert await shown(ours, 1, {"loss": 3, "acc": 1}, {"val/loss": 4}, origin="wandb") == (
+        [("loss", 3), ("acc", 1), ("val/loss", 4)],
+        2,
+    )
+    assert await shown(ours, 3, {"best": 9}, {"loss": 2}, origin="wandb") == (
+        [("loss", 2), ("acc", 1), ("val/loss", 4), ("best", 9)],
+        4,
+    )
+    # Of another process, and earlier: it adds what is not there, and changes nothing.
+    assert await shown(other, 1, {"f1": 5, "best": 8}, origin="mlflow") == (
+        [("loss", 2), ("acc", 1), ("val/loss", 4), ("best", 9), ("f1", 5)],
+        4,
+    )
+    # nsml.report replaces its own alone.
+    await streams.append([reports(ours, 5, {"score": 1, "x": 1}, summary=True)])
+    assert await shown(ours, 6, {"score": 2}) == (
+        [("loss", 2), ("acc", 1), ("val/loss", 4), ("best", 9), ("f1", 5), ("score", 2)],
+        6,
+    )
+    assert await shown(ours, 7, {"acc": 0}, origin="wandb") == (
+        [("loss", 2), ("acc", 0), ("val/loss", 4), ("best", 9), ("f1", 5), ("score", 2)],
+        7,
+    )
+    again = metric(attempt=2)
+    assert await shown(again, 1, {"loss": 1}, origin="wandb") == (
+        [("loss", 1), ("acc", 0), ("val/loss", 4), ("best", 9), ("f1", 5), ("score", 2)],
+        1,
+    )
+    # What an earlier attempt sends late is not added.
+    values, _ = await shown(metric(writer=2), 8, {"late": 1}, origin="wandb")
+    assert "late" not in dict(values)
+
+
 async def test_lists_carry_the_first_values_of_a_summary(history: History) -> None:
     streams = history.streams
     text = {"notes": "x" * 3_000}

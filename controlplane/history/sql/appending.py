@@ -13,8 +13,9 @@ from controlplane.history.summaries import listed
 from controlplane.history.values import Channel, Chunk, StreamKey
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Collection, Mapping, Sequence
 
+    from controlplane.history.records import Report
     from controlplane.history.sql.interface import Connection, Dialect
 
 MAX_COUNTED_NAMES = 10_000
@@ -183,12 +184,15 @@ class Appending:
     def _note_reports(
         self, stream: Stream, key: StreamKey, records: Sequence[bytes], *, is_late: bool
     ) -> None:
-        """Count points, and keep the latest summary.
+        """Count points, and keep the summary.
 
-        Of a single process that is its last one, whatever its clock; of several, which have no
+        A report of nsml.report replaces the values of earlier ones. A report to another library replaces
+        those of the same names: such libraries report each value by itself.
+
+        Of a single process the last report counts, whatever its clock; of several, which have no
         order, the latest by their clocks, capped at our clock.
         """
-        latest = None
+        reports = []
         counts = self._counts.setdefault(key.session_id, {})
         for report in readable_reports(records):
             for name in report.values:
@@ -197,23 +201,72 @@ class Appending:
                 if not count and report.origin:
                     self._origins[key.session_id, name] = report.origin
             if report.is_summary and report.values:
-                latest = report
-        if latest is None:
+                reports.append(report)
+        if not reports:
             return
-        is_next = not is_late and self._is_alone(stream, key)
-        at, kept = min(latest.time, self._now), _bounded(latest.values)
+        latest = reports[-1]
+        at = min(latest.time, self._now)
+        row = self._connection.execute(
+            "SELECT attempt, time, step, report FROM summaries WHERE session_id = ?",
+            (key.session_id,),
+        ).fetchone()
+        known: dict[str, Any] = {}
+        step = latest.step
+        is_newest = True
+        if row is not None:
+            known = json.loads(row[3])
+            is_newest = (key.attempt, at) >= (row[0], row[1]) or (
+                key.attempt == row[0] and not is_late and self._is_alone(stream, key)
+            )
+        if is_newest:
+            values = self._merged(key.session_id, known, reports)
+        else:
+            added = {
+                name: value
+                for report in reports
+                if report.origin and key.attempt == row[0]
+                for name, value in report.values.items()
+                if name not in known
+            }
+            if not added:
+                return
+            at, step, values = row[1], row[2], {**known, **added}
+        kept = _bounded(values)
         self._connection.execute(
             "INSERT INTO summaries (session_id, attempt, time, step, report, listed)"
             " VALUES (?, ?, ?, ?, ?, ?) ON CONFLICT (session_id) DO UPDATE SET"
             " attempt = excluded.attempt, time = excluded.time, step = excluded.step,"
-            " report = excluded.report, listed = excluded.listed"
-            " WHERE (excluded.attempt, excluded.time) >= (summaries.attempt, summaries.time)"
-            " OR (excluded.attempt = summaries.attempt AND ? = 1)",
-            (
-                *(key.session_id, key.attempt, at, latest.step),
-                *(json.dumps(kept), _listed(at, kept), int(is_next)),
-            ),
+            " report = excluded.report, listed = excluded.listed",
+            (key.session_id, key.attempt, at, step, json.dumps(kept), _listed(at, kept)),
         )
+
+    def _merged(
+        self, session_id: str, known: Mapping[str, Any], reports: Sequence[Report]
+    ) -> dict[str, Any]:
+        """Return the summary after these reports, which are later than `known`."""
+        others = {name for one in reports if one.origin for name in one.values}
+        plain = next((one for one in reversed(reports) if not one.origin), None)
+        if plain is not None:
+            gone = {name for name in known if name not in plain.values and name not in others}
+            others |= self._reported_elsewhere(session_id, gone)
+        values = dict(known)
+        for report in reports:
+            if not report.origin:
+                values = {name: value for name, value in values.items() if name in others}
+            values.update(report.values)
+        return values
+
+    def _reported_elsewhere(self, session_id: str, names: Collection[str]) -> set[str]:
+        """Return those of the stored metrics that were reported to other libraries."""
+        if not names:
+            return set()
+        rows = self._dialect.rows_named(
+            self._connection,
+            "SELECT name FROM metric_counts WHERE session_id = :session_id AND origin <> ''",
+            session_id,
+            names,
+        )
+        return {self._dialect.text_of(row[0]) for row in rows}
 
     def _add_counts(self, session_id: str, points: Mapping[str, int]) -> None:
         kept = {

@@ -118,6 +118,21 @@ def test_a_line_becomes_a_record_of_the_log(folder: ReplicaFolder) -> None:
     assert json.loads(records[2])["time"] == 1_001.0
 
 
+def test_losses_and_accuracies_are_for_the_summary(folder: ReplicaFolder) -> None:
+    agent = Agent(folder)
+    write(folder, b"step 3 - loss: 0.5 - lr: 0.1 - val_acc: 0.8\nstep 4: loss: 0.4\n")
+    records = agent.look()
+    read = [json.loads(records[n]) for n in sorted(records)]
+    assert [(one["values"], one.get("summary")) for one in read] == [
+        ({"lr": 0.1}, None),
+        ({"loss": 0.5, "val_acc": 0.8}, True),
+        ({"loss": 0.4}, True),
+    ]
+    # The next agent goes on behind the last record of a line, not between two.
+    assert [one["log"][1] for one in read] == [None, 44, 62]
+    assert Agent(folder, cursors=agent.cursors).look() == {}
+
+
 def test_the_last_line_counts_without_its_end(folder: ReplicaFolder) -> None:
     agent = Agent(folder)
     write(folder, b"loss=1\nloss=2")
