@@ -33,6 +33,8 @@ _MOST_BYTES, _MOST_COUNT = (1 << 63) - 1, (1 << 31) - 1
 """Limits of the request's fields; the platform checks its own limits."""
 _NAME_RULE = "a name has letters, digits and _, and does not begin with a digit"
 _RESERVED = "every program gets it, and relies on what it says"
+_OPTION_INSTEAD = {"NSML_ECHO": "nsml run --no-echo\nnsml run --echo wandb,tensorboard"}
+"""Options that set a reserved variable."""
 _LINE_RULE = "a line is NAME=VALUE, # a comment, or empty; a value of several lines is none"
 _FIRST_YEAR, _LAST_YEAR = 1971, 2200
 _AT_ONCE = 8
@@ -276,7 +278,11 @@ class _Variable(click.ParamType[tuple[str, str]]):
             )
         if variables.is_reserved(name):
             raise BadValue(
-                f"{name} is set by the platform", param, ctx, why=_RESERVED, advice="another name"
+                f"{name} is set by the platform",
+                param,
+                ctx,
+                why=_RESERVED,
+                advice=_OPTION_INSTEAD.get(name, "another name"),
             )
         if found:
             return name, self._checked(name, text, param, ctx)
@@ -472,7 +478,7 @@ class _OneOf(click.Choice[str]):
         except click.BadParameter as error:
             known = [str(one) for one in self.choices]
             raise BadValue(
-                f"{str(value)[:80]!r} is none of {', '.join(known)}",
+                f"{str(value)[:80]!r} is not one of {', '.join(known)}",
                 param,
                 ctx,
                 nearest=near(str(value).lower(), known)[:1],

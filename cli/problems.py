@@ -132,6 +132,8 @@ def _usage_problem(error: click.ClickException) -> Problem:
             advice.append(
                 _moved_behind(error.ctx) or f"{path} ENTRY -- ARGS    for arguments of the program"
             )
+        if path == "nsml status" and message.startswith(_UNEXPECTED):
+            advice.append(f"{path} --explain {message.removeprefix(_UNEXPECTED)}")
         if path == "nsml cp" and message.startswith(_UNEXPECTED):
             advice.append("copy one source at a time, or the folder that has them all")
         advice = [*dict.fromkeys([*advice, f"{path} --help"])]

@@ -391,7 +391,7 @@ def _one_of(words: Sequence[str]) -> Callable[[Any], str]:
         if not isinstance(value, str) or value not in words:
             nearest = near(str(value).lower(), words)[:1]
             meant = f"; did you mean {nearest[0]!r}?" if nearest else ""
-            raise _Wrong(f"{_shown(value)} is none of {', '.join(words)}{meant}")
+            raise _Wrong(f"{_shown(value)} is not one of {', '.join(words)}{meant}")
         return value
 
     return convert

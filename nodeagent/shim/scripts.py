@@ -6,6 +6,7 @@ import stat
 
 _FIRST_BYTES = 256
 """The part of the first line that the kernel reads."""
+_NOT_SEEN = " (isolated sessions see the node's system, their code and datasets, but no other folders of the node)"
 _MARK = b"\xef\xbb\xbf"
 
 
@@ -13,7 +14,8 @@ def why_not_started(program: str, path: str, number: int) -> str:
     """Return the reason for the error `number` of starting `program`, searched in `path`."""
     reason, first = os.strerror(number), _first_bytes(program, path)
     if first is None:
-        return reason
+        is_elsewhere = number == errno.ENOENT and program.startswith("/")
+        return f"{reason}{_NOT_SEEN}" if is_elsewhere else reason
     if number == errno.ENOENT:
         return _why_not_there(first)
     if number == errno.EACCES:

@@ -179,7 +179,16 @@ def configs(
         if received is None or one.id in received
     }
     rows = _rows(Kind.CONFIG, {one.name: found.get(one.name, {}) for one in sessions})
-    return sorted(rows, key=lambda row: row.key)
+    return sorted(rows, key=lambda row: _natural(row.key))
+
+
+def _natural(key: str) -> list[tuple[bool, int, str]]:
+    """Order numbers in names by value: `layers.9` before `layers.10`."""
+    parts = re.split("([0-9]{1,18})", key)
+    return [
+        (True, int(part), part) if part.isascii() and part.isdecimal() else (False, 0, part)
+        for part in parts
+    ]
 
 
 def set_live(sessions: Sequence[Session]) -> list[Row]:

@@ -82,7 +82,7 @@ def lines(session: Session) -> list[str]:
         values = one.flattened()
         words = [f"{name}={fit(value_text(value), _VALUE_CELLS)}" for name, value in values.items()]
         more = len(words) - MOST_SHOWN
-        words[MOST_SHOWN:] = [f"… {more} more"] if more > 0 else []
+        words[MOST_SHOWN:] = [f"… {more} more (-j: all)"] if more > 0 else []
         found.append(f"reported config ({one.title}): {' '.join(words)}")
     if config.is_cut:
         found.append("reported config: some values were left out, since it is too large")

@@ -403,6 +403,13 @@ def test_reported_configurations_are_compared_in_a_section_of_their_own(nsml, tw
     assert "[0.9, 0.999]" in everything
 
 
+def test_numbers_in_names_of_a_configuration_are_ordered_by_value(nsml, two):
+    configure(two[0], {f"layers.{n}.width": n for n in (10, 9, 1)} | {"layers": 3, "layer²": 1})
+    rows = json.loads(nsml("diff", "1", "2", "-j").stdout)["items"]
+    keys = [row["key"] for row in rows if row["kind"] == "config"]
+    assert keys == ["layers", "layers.1.width", "layers.9.width", "layers.10.width", "layer²"]
+
+
 def test_reported_configurations_for_programs(nsml, two):
     configure(two[0], {"lr": 0.1, "layers": [1, 2], "name": "a"})
     configure(two[1], {"lr": 0.2, "layers": [1, 2], "name": "a"})
@@ -440,7 +447,7 @@ def test_the_status_of_a_session_has_its_reported_configuration(nsml, two):
     shown = nsml("status", "--explain", "1").stdout
     assert "  reported config (wandb): lr=0.1 opt.name=adam text=xxx" in shown
     assert "x" * 60 not in shown
-    assert " … 9 more\n" in shown
+    assert " … 9 more (-j: all)\n" in shown
     assert "  reported config (mlflow eval): a=1\n" in shown
     assert "some values were left out" in shown
     record = json.loads(nsml("status", "--explain", "1", "-j").stdout)["reported_config"]

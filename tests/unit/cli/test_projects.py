@@ -90,7 +90,7 @@ def test_set_names_only_what_is_to_change(nsml, everything, state):
         (["--weight", "much"], "'much' is not a valid number"),
         (
             ["--max-priority", "urgent"],
-            "--max-priority: 'urgent' is none of idle, low, normal, high",
+            "--max-priority: 'urgent' is not one of idle, low, normal, high",
         ),
         (["--max-priority", "hihg"], "try: nsml project set --max-priority high ..."),
         ([], "nothing to set"),

@@ -268,7 +268,7 @@ def test_when_it_starts_is_told_as_far_as_it_is_known(nsml, state, facts, starts
         ("gpus=1.5", "--what-if gpus=1 ...\n       nsml status --what-if gpus=2 ..."),
         ("time-limit=two hours", "try: nsml status --what-if time-limit=2h ..."),
         ("gpus=", "gpus: '' is not a number"),
-        ("priority=urgent", "priority: 'urgent' is none of idle, low, normal, high"),
+        ("priority=urgent", "priority: 'urgent' is not one of idle, low, normal, high"),
         ("time-limit=soon", "time-limit: 'soon' is not a duration"),
         ("time-limit=0", "time-limit: 0 is no time"),
         ("time-limit=2", "time-limit: 2 lacks its unit"),

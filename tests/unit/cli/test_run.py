@@ -819,6 +819,7 @@ def test_an_env_file_stays_here(nsml, state, project):
         (["--env", "1A=topsecret"], "--env: '1A' is not the name of a", "letters", "--help"),
         (["--env", "MISSING"], "--env: MISSING is not set here", "exported", "export MISSING"),
         (["--env", "NSML_RANK=1"], "NSML_RANK is set by the platform", "relies", "another name"),
+        (["--env", "NSML_ECHO=none"], "NSML_ECHO is set by", "relies", "nsml run --no-echo"),
         (["--env", "HOME=/x"], "HOME is set by the platform", "relies on", "another name"),
         (["--env-file", "none"], "cannot read 'none': No such file", "looked in", "train.env"),
         (["--env-file", ""], "--env-file: it names no file", "looked in", "--env-file .env"),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 from pathlib import Path
 
@@ -41,4 +42,11 @@ def test_what_is_not_there_or_no_file_is_only_said_to_be_so(tmp_path: Path) -> N
         with pytest.raises((OSError, ValueError)) as refused:
             os.posix_spawn(str(tmp_path / name), [name], {})
         number = getattr(refused.value, "errno", 2) or 2
-        assert why_not_started(str(tmp_path / name), "", number) == os.strerror(number)
+        assert why_not_started(str(tmp_path / name), "", number).startswith(os.strerror(number))
+        assert why_not_started(name, str(tmp_path), number) == os.strerror(number)
+
+
+def test_a_missing_program_by_its_path_may_be_outside_the_session() -> None:
+    said = why_not_started("/home/kim/venv/bin/python", "", errno.ENOENT)
+    assert said.startswith("No such file or directory (isolated sessions see")
+    assert "isolated" not in why_not_started("venv/bin/python", "", errno.ENOENT)
