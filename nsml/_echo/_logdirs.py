@@ -37,7 +37,7 @@ class Logdirs:
         self._lock = threading.RLock()
 
     def after_fork(self) -> None:
-        """Forget the lock of the parent, whose holder may not exist here."""
+        """Forget the lock of the parent: its holder may not exist here."""
         self._lock = threading.RLock()
 
     def prefix(self, logdir: str) -> str:

@@ -1,4 +1,4 @@
-"""What MLflow's requests contain, whoever sends them: missing, wrong and endless values."""
+"""What requests to MLflow contain, from any client: missing, wrong and endless values."""
 
 from __future__ import annotations
 

@@ -59,7 +59,7 @@ class Receiver:
         self._threads = 0
 
     def add(self, prefix: str, handler: Handler) -> None:
-        """Let the handler answer requests whose path is `prefix` or below it; the longest prefix counts."""
+        """Let the handler answer requests for `prefix` and paths below it; the longest prefix counts."""
         prefix = prefix.rstrip("/")
         others = [one for one in self._handlers if one[0] != prefix]
         self._handlers = sorted([*others, (prefix, handler)], key=lambda one: -len(one[0]))

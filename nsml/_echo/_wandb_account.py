@@ -194,7 +194,7 @@ class _Answers:
         return [(name, f"{url}/{at}") for at, name in enumerate(names)]
 
     def _created(self, variables: Mapping[str, Any]) -> Any:
-        """Return an artifact as one whose content is there already: its files are not sent."""
+        """Return an artifact with its content in place already: its files are not sent."""
         given: Any = variables.get("input")
         if not is_mapping(given):
             given = variables

@@ -7,7 +7,7 @@ if TYPE_CHECKING:
     from typing import Dict
 
 MOST_NAMES = 10_000
-"""Most metrics whose step is remembered."""
+"""Most metrics with a remembered step."""
 
 
 class Axes:

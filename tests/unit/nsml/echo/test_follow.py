@@ -69,7 +69,7 @@ def writer(logdir):
 
 
 def install_library(folder: Path, operations: str = OPERATIONS) -> None:
-    """A library named tensorflow, whose writers are not Python's."""
+    """A library named tensorflow, with writers that are not Python's."""
     place = folder / "tensorflow/python/ops"
     place.mkdir(parents=True)
     (folder / "tensorflow/__init__.py").write_text(

@@ -50,7 +50,7 @@ def saved(folder: Path, step: int) -> str:
 
 
 def next_attempt(folder: Path, monkeypatch: pytest.MonkeyPatch, name: str) -> Session:
-    """The session of an attempt that resumes, whose checkpoint is still on its node."""
+    """The session of an attempt that resumes; its checkpoint is still on the node."""
     monkeypatch.setenv("NSML_ATTEMPT", "2")
     monkeypatch.setenv("NSML_RESUME", name)
     monkeypatch.setattr(FrameworkCheckpoints, "_trainings", {})
