@@ -21,11 +21,13 @@ from nsml._rights import create, make_folders
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import Deque, List, Optional, Tuple
+    from typing import Deque, List, Optional, Sequence, Tuple
 
 _REOPEN_AFTER_S = 1.0
 _MOST_OWED = 1000
 _HIGH_FD = 200
+_MOST_AT_ONCE = 1 << 20
+"""Bytes of records from which on a `write` has no more."""
 
 _forks = 0
 """Since this module was loaded."""
@@ -81,14 +83,53 @@ class Spool:
             return
         with self._lock:
             self._queue.append((payload, must_arrive))
-            if self._writing:  # a signal handler: the interrupted append writes this record, too
-                return
-            try:
-                self._writing = True
-                while self._queue:
-                    self._write(*self._queue.popleft())
-            finally:
-                self._writing = False
+            self._write_queue()
+
+    def _write_queue(self) -> None:
+        if self._writing:  # a signal handler: the interrupted append writes its records, too
+            return
+        try:
+            self._writing = True
+            while self._queue:
+                self._write(*self._queue.popleft())
+        finally:
+            self._writing = False
+
+    def append_all(self, payloads: Sequence[bytes]) -> None:
+        """Append records in this order, many by one `write`: for one, and for errors, as `append`."""
+        if len(payloads) == 1:
+            self.append(payloads[0])
+            return
+        begin = 0
+        while begin < len(payloads):
+            end, size = begin, 0
+            while end < len(payloads) and size < _MOST_AT_ONCE:
+                size += len(payloads[end])
+                end += 1
+            self._append_together(payloads[begin:end])
+            begin = end
+
+    def _append_together(self, payloads: Sequence[bytes]) -> None:
+        if self._folder is None:
+            return
+        written = 0
+        with self._lock:
+            file = self._file
+            is_ready = file is not None and not (file.unsettled or self._owed or self._dropped)
+            if file is not None and is_ready and not self._writing and _are_short(payloads):
+                before = file.tail[1]
+                try:
+                    self._writing = True
+                    file.put_all(payloads)
+                except OSError:
+                    self._undo()  # whole frames stay; `append` then says what the others meet
+                finally:
+                    self._writing = False
+                written = file.tail[1] - before
+            if written < len(payloads) or self._queue:
+                for payload in payloads[written:]:
+                    self._queue.append((payload, False))
+                self._write_queue()
 
     def drop(self, reason: str, *, is_told: bool = False) -> None:
         """Count something lost before it became a record.
@@ -238,7 +279,7 @@ class _File:
     def __init__(self, fd: int) -> None:
         self.fd = fd
         self.tail = (len(MAGIC), 0)  # bytes and records; one assignment moves both
-        self.unsettled = 0  # length of a frame that may not have been written
+        self.unsettled: Sequence[int] = ()  # lengths of frames that may not have been written
         self._place = os.fstat(fd)
 
     def put(self, payload: bytes) -> None:
@@ -247,21 +288,37 @@ class _File:
         data = frame(count + 1, payload)
         # Set before and cleared after: an exception from a signal handler (Ctrl-C) can come in
         # between, and the file's size then says whether the frame is there.
-        self.unsettled = len(data)
+        self.unsettled = (len(data),)
         written = os.write(self.fd, data)
         if written != len(data):
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
         self.tail = (size + written, count + 1)
-        self.unsettled = 0
+        self.unsettled = ()
+
+    def put_all(self, payloads: Sequence[bytes]) -> None:
+        """Append frames by one write. Raises OSError: `find_tail` then keeps those that are whole."""
+        size, count = self.tail
+        frames = [frame(number, payload) for number, payload in enumerate(payloads, count + 1)]
+        data = b"".join(frames)
+        self.unsettled = [*map(len, frames)]
+        written = os.write(self.fd, data)
+        if written != len(data):
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        self.tail = (size + written, count + len(frames))
+        self.unsettled = ()
 
     def find_tail(self) -> None:
-        """Keep the unsettled frame if it is whole, else cut it off. Raises OSError."""
+        """Keep unsettled frames that are whole, cut off the rest. Raises OSError."""
         size, count = self.tail
-        if os.fstat(self.fd).st_size == size + self.unsettled:
-            self.tail = (size + self.unsettled, count + 1)
-        else:
+        actual = os.fstat(self.fd).st_size
+        for length in self.unsettled:
+            if size + length > actual:
+                break
+            size, count = size + length, count + 1
+        if size != actual:
             os.ftruncate(self.fd, size)
-        self.unsettled = 0
+        self.tail = (size, count)
+        self.unsettled = ()
 
     def leave(self) -> None:
         """Redirect further writes to nowhere: the file belongs to another process.
@@ -273,6 +330,10 @@ class _File:
                 nowhere = os.open(os.devnull, os.O_WRONLY)
                 os.dup2(nowhere, self.fd, inheritable=False)
                 os.close(nowhere)
+
+
+def _are_short(payloads: Sequence[bytes]) -> bool:
+    return max(map(len, payloads)) <= MAX_PAYLOAD
 
 
 def _highest_number(folder: str) -> int:

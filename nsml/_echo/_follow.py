@@ -145,21 +145,27 @@ class Follower:
         return _birth(self._pid) != self._born
 
     def _record(self, found: List[EventValue], prefix: str) -> None:
-        """Record values; numbers of one step and about one time become one record."""
+        """Record values; numbers of one step and about one time become one record, many records one `write`."""
+        records: List[bytes] = []
+        encode = self._sink.records
         group: Dict[str, float] = {}
         step, began = 0, 0.0
         for one in found:
-            if one.kind != "scalar":
+            kind, tag, at, time, value = one
+            if kind != "scalar":
+                self._sink.append(records)
+                records = []
                 record(self._sink, one, prefix)
                 continue
-            if group and (one.step != step or one.tag in group or abs(one.time - began) > LOOK_S):
-                self._sink.metrics(ORIGIN, group, step, prefix=prefix, time=began or None)
+            if group and (at != step or tag in group or abs(time - began) > LOOK_S):
+                records += encode(ORIGIN, group, step, prefix=prefix, time=began or None)
                 group = {}
             if not group:
-                step, began = one.step, one.time
-            group[one.tag] = one.value
+                step, began = at, time
+            group[tag] = value
         if group:
-            self._sink.metrics(ORIGIN, group, step, prefix=prefix, time=began or None)
+            records += encode(ORIGIN, group, step, prefix=prefix, time=began or None)
+        self._sink.append(records)
 
     def _in_folder(self, folder: str) -> List[Tuple[str, Tuple[int, int]]]:
         """Return event files that the program has made in a folder, by their names."""

@@ -81,13 +81,22 @@ class Fence:
 
         @functools.wraps(original)
         def hooked(*args: Any, **kwargs: Any) -> Any:
-            if before is not None:
-                self.guard(before, *args, **kwargs)
+            # As `guard`, without its call: programs make these in their inner loop.
+            if before is not None and self.is_whole:
+                try:
+                    before(*args, **kwargs)
+                except Exception as error:
+                    if self._is_of_program(error):
+                        raise
             if change is not None:
                 args, kwargs = self.guard(change, *args, **kwargs) or (args, kwargs)
             result = original(*args, **kwargs)
-            if after is not None:
-                self.guard(after, result, *args, **kwargs)
+            if after is not None and self.is_whole:
+                try:
+                    after(result, *args, **kwargs)
+                except Exception as error:
+                    if self._is_of_program(error):
+                        raise
             return result
 
         setattr(owner, name, hooked)
@@ -99,13 +108,19 @@ class Fence:
             return None
         try:
             return call(*args, **kwargs)
-        except RecursionError:
-            return None  # the program is as deep in calls as Python allows: no fault of the hook
         except Exception as error:
-            if comes_from_signal(error):
+            if self._is_of_program(error):
                 raise
-            self.fail(error)
             return None
+
+    def _is_of_program(self, error: Exception) -> bool:
+        """Return whether an exception in a hook must reach the program; else take what it says of the hook."""
+        if isinstance(error, RecursionError):
+            return False  # the program is as deep in calls as Python allows: no fault of the hook
+        if comes_from_signal(error):
+            return True
+        self.fail(error)
+        return False
 
     def fail(self, error: BaseException) -> None:
         """Remove the hooks, and log why, once."""

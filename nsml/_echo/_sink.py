@@ -22,11 +22,11 @@ from nsml._path_text import name_text
 from nsml._report import MOST_NAME_CHARS, MOST_NAMES, encode, encoded, metric_record, step_of
 from nsml._rights import create, make_folders
 from nsml._strict import Strictness, reason
-from nsml._values import Flattened
+from nsml._values import LARGEST_INTEGER, Flattened
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import Any, Dict, List, Mapping, Optional, Set, Tuple
+    from typing import Any, Dict, List, Mapping, Optional, Sequence, Set, Tuple
 
     from nsml._progress import ProgressWriter
     from nsml._report import Reporter
@@ -38,6 +38,9 @@ _SERIES = "series"
 _MOST_SERIES_BYTES = 16 << 20
 _LATEST_TIME = float(1 << 33)
 _QUICK = (float, int)
+_MOST_PREFIXES = 1_000
+_SHORT = MAX_PAYLOAD // 4
+"""A text of so many characters surely is no longer than a record."""
 _SHOWN = frozenset(("loss", "acc", "accuracy"))
 _OF_EPOCHS = "epoch"
 """Last word of Lightning's means over an epoch: `train_loss_epoch`."""
@@ -75,6 +78,9 @@ class Sink:
         self._logged: Set[str] = set()
         self._shown: Dict[str, bool] = {}
         self._muted = threading.local()
+        self._has_muted = False
+        self._known: Dict[Tuple[str, str], Dict[str, Tuple[str, bool]]] = {}
+        """By library and prefix: recorded names as JSON, and whether `nsml ps` shows them, by given names."""
         reporter.follow_names(self._claim_for_report)
         self.media = Media(spool, run_dir, Strictness(is_on=False))
         """Shows images, sounds, texts, tables as `nsml.image` and the others do. Use with names from `media_name`."""
@@ -111,6 +117,7 @@ class Sink:
 
     def mute(self, origin: str, *, on: bool) -> None:
         """Skip metrics and configuration of this library in this thread: they are those of another, by other names."""
+        self._has_muted = True
         vars(self._muted)[origin] = on
 
     def metrics(
@@ -133,28 +140,92 @@ class Sink:
             time: Unix seconds of the report; default, and for impossible ones: now.
             summary: whether `nsml ps` shows these values; default: losses and accuracies, by their names.
         """
-        if vars(self._muted).get(origin):
-            return
-        found = self._recorded(origin, values, prefix)
+        records = self.records(origin, values, step, prefix=prefix, time=time, summary=summary)
+        if records:
+            self._spool.append_all(records)
+
+    def append(self, records: Sequence[bytes]) -> None:
+        """Append what `records` has returned."""
+        self._spool.append_all(records)
+
+    def records(  # noqa: C901, PLR0912 - calls would take longer than what they do
+        self,
+        origin: str,
+        values: Mapping[str, Any],
+        step: Any = None,
+        *,
+        prefix: str = "",
+        time: Optional[float] = None,
+        summary: Optional[bool] = None,
+    ) -> List[bytes]:
+        """Return the records of `metrics`, for `append` with others."""
+        if self._has_muted and vars(self._muted).get(origin):
+            return []
         if type(step) is not int:
             step = None if step is None else step_of(step)
         if time is None or not 0 <= time < _LATEST_TIME:  # NaN, too
             time = clock.time()
-        if summary is not None:
-            parts = {summary: found}
+        known = self._known.get((origin, prefix))
+        if known is None:
+            known = {}
+            if len(self._known) < _MOST_PREFIXES:
+                self._known[origin, prefix] = known
+        # Nearly all: floats and integers by names that were recorded before.
+        shown = others = ""
+        for given, value in values.items():
+            name = known.get(given)
+            kind = type(value)
+            if name is None or not (
+                value - value == 0.0  # neither NaN nor infinite
+                if kind is float
+                else kind is int and -LARGEST_INTEGER < value < LARGEST_INTEGER
+            ):
+                break
+            if name[1] if summary is None else summary:
+                shown = f"{shown},{name[0]}{value!r}" if shown else f"{name[0]}{value!r}"
+            else:
+                others = f"{others},{name[0]}{value!r}" if others else f"{name[0]}{value!r}"
         else:
-            parts = {True: {}, False: {}}
-            for name, value in found.items():
-                parts[self._is_shown(name)][name] = value
+            if len(shown) + len(others) < _SHORT:
+                found = []
+                if shown:
+                    found.append(metric_record(time, step, f"{{{shown}}}", "shown", origin))
+                if others:
+                    found.append(metric_record(time, step, f"{{{others}}}", "", origin))
+                return found
+        return self._records_of_any(origin, values, step, prefix, time, summary, known)
+
+    def _records_of_any(  # noqa: PLR0917 - as `records` has them
+        self,
+        origin: str,
+        values: Mapping[str, Any],
+        step: Any,
+        prefix: str,
+        time: float,
+        summary: Optional[bool],
+        known: Dict[str, Tuple[str, bool]],
+    ) -> List[bytes]:
+        parts: Dict[bool, Dict[str, Any]] = {True: {}, False: {}}
+        for name, value in self._recorded(origin, values, prefix, known).items():
+            parts[self._is_shown(name) if summary is None else summary][name] = value
+        records: List[bytes] = []
         for is_shown, part in parts.items():
             if part:
-                self._append(time, step, part, is_shown, origin)
+                self._encode(time, step, part, is_shown, origin, records)
+        return records
 
-    def _recorded(self, origin: str, values: Mapping[str, Any], prefix: str) -> Dict[str, Any]:
-        """Return the plain values that belong to this library, by recorded names."""
+    def _recorded(
+        self,
+        origin: str,
+        values: Mapping[str, Any],
+        prefix: str,
+        known: Dict[str, Tuple[str, bool]],
+    ) -> Dict[str, Any]:
+        """Return the plain values that belong to this library, by recorded names; remember names in `known`."""
         found: Dict[str, Any] = {}
         for given, value in values.items():
-            if type(value) in _QUICK:
+            is_quick = type(value) in _QUICK
+            if is_quick:
                 pairs: List[Tuple[str, Any]] = [(given, value)]
             else:
                 pairs = Flattened(str(given), value).values
@@ -164,6 +235,10 @@ class Sink:
                 name = name_text(f"{prefix}{nested}")
                 if 0 < len(name) <= MOST_NAME_CHARS and self._is_ours(origin, name):
                     found[name] = plain
+                    if is_quick and type(given) is str and len(known) < MOST_NAMES:
+                        known[given] = (f"{encoded(name)}:", self._is_shown(name))
+                        if self._reporter.has(name):  # in another thread, since we asked
+                            self._known.clear()
         return found
 
     def config(self, origin: str, values: Mapping[str, Any], *, run: str = "") -> None:
@@ -217,6 +292,7 @@ class Sink:
 
     def _claim_for_report(self, name: str) -> None:
         """Claim a metric for `nsml.report`, also in other processes of the replica."""
+        self._known.clear()
         self._series.claim(name, _REPORT)
 
     def _is_shown(self, name: str) -> bool:
@@ -243,9 +319,16 @@ class Sink:
         )
         return False
 
-    def _append(
-        self, time: float, step: Any, values: Dict[str, Any], summary: bool, origin: str
+    def _encode(  # noqa: PLR0917
+        self,
+        time: float,
+        step: Any,
+        values: Dict[str, Any],
+        summary: bool,
+        origin: str,
+        records: List[bytes],
     ) -> None:
+        """Add the record of these values to `records`; several records if they are long."""
         try:
             payload = metric_record(time, step, encoded(values), summary, origin)
         except TypeError as error:
@@ -258,13 +341,14 @@ class Sink:
                 return
             payload = b""
         if payload and len(payload) <= MAX_PAYLOAD:
-            self._spool.append(payload)
+            records.append(payload)
         elif len(values) == 1:
             self._spool.drop(f"{next(iter(values))!r} is not recorded: its value is too large")
         else:
             names = [*values]
             for part in (names[: len(names) // 2], names[len(names) // 2 :]):
-                self._append(time, step, {name: values[name] for name in part}, summary, origin)
+                half = {name: values[name] for name in part}
+                self._encode(time, step, half, summary, origin, records)
 
 
 class _Series:

@@ -67,12 +67,15 @@ def logdirs() -> Logdirs:
 
 def _added(_: Any, writer: Any, event: Any) -> None:
     """Record an event."""
-    kind = getattr(event, "WhichOneof", None)
-    if kind is None or kind("what") != "summary" or getattr(writer, "_closed", False):
+    summary = getattr(event, "summary", None)
+    if summary is None or getattr(writer, "_closed", False):
         return
-    values = event.summary.value
+    values = summary.value
+    count = len(values)
+    if not count:  # another kind of event
+        return
     ours = getattr(writer, _WRITER, None) or _begin(writer, values)
-    if len(values) == 1:  # nearly all: a scalar
+    if count == 1:  # nearly all: a scalar
         value = values[0]
         if value.WhichOneof("value") == "simple_value":
             if ours.has_curves:
