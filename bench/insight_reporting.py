@@ -130,7 +130,7 @@ def through_the_platform() -> dict[str, float]:
 async def _measured(platform: Platform) -> dict[str, float]:
     context = contexts.choose(contexts.load(platform.environment), platform.environment)
     async with connect(context) as client:
-        waits = await _watched(client)
+        waits = await watched(client)
         return {
             **await _durable(platform, client),
             "report_to_watch_p50_ms": percentile(waits, 0.5),
@@ -179,7 +179,7 @@ def _busy_s(part: psutil.Process) -> float:
     return float(times.user + times.system)
 
 
-async def _watched(client: Client) -> list[float]:
+async def watched(client: Client) -> list[float]:
     """Milliseconds from each report to a client that watches, one report every 20 ms."""
     session = await start(client, TELLING, str(WATCHED), str(WATCHED_EVERY_S))
     waits: list[float] = []

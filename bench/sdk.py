@@ -5,10 +5,7 @@ python -m bench.sdk [--json]
 
 from __future__ import annotations
 
-import argparse
-import json
 import os
-import platform
 import statistics
 import subprocess
 import sys
@@ -16,6 +13,7 @@ import tempfile
 import time
 from pathlib import Path
 
+from bench.report import report
 from nsml._install import write_sdk
 
 REPORTS = 20_000
@@ -56,17 +54,8 @@ print(min(rounds), min(bare), min(reads) - min(bare))
 
 def main() -> None:
     """Measure and print."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--json", action="store_true", help="print one object")
-    options = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
-        figures = measure(Path(folder))
-    if options.json:
-        host = {"python": platform.python_version(), "cpus": os.cpu_count() or 0}
-        print(json.dumps({"figures": figures, "peers": {}, "host": host}))
-    else:
-        for name, value in figures.items():
-            print(f"{name:16} {value:12.2f}")
+        report(measure(Path(folder)))
 
 
 def measure(folder: Path) -> dict[str, float]:

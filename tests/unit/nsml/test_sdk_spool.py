@@ -88,6 +88,21 @@ def test_records_arrive_in_order(tmp_path: Path) -> None:
     assert [record["n"] for record in read(tmp_path / "spool/1.records")] == list(range(100))
 
 
+def test_many_records_of_one_write_are_those_of_many(tmp_path: Path) -> None:
+    spool = Spool(str(tmp_path))
+    large = b'"%s"' % (b"x" * (600 << 10))
+    spool.append_all([])
+    spool.append_all([b"0"])
+    spool.append_all([b"%d" % number for number in range(1, 1000)])
+    spool.append_all([large, large, b"1000"])
+    spool.append_all([b"1001", b"y" * (MAX_PAYLOAD + 1), b"1002"])
+    records = read(tmp_path / "1.records")
+    text = "x" * (600 << 10)
+    dropped = records.pop(-2)
+    assert records == [*range(1000), text, text, 1000, 1001, 1002]
+    assert (dropped["kind"], dropped["count"]) == ("dropped", 1)
+
+
 def test_each_writer_takes_the_first_free_number(tmp_path: Path) -> None:
     (tmp_path / "7.records").write_bytes(b"")
     (tmp_path / "notes").write_bytes(b"")
@@ -278,6 +293,25 @@ def test_a_full_disk_costs_records_that_are_counted_and_hides_no_later_ones(
     assert (rest[1]["kind"], rest[1]["count"]) == ("dropped", 5)
     assert rest[1]["since"] <= rest[1]["time"]
     assert rest[2:] == [{"n": 7}]
+
+
+@pytest.mark.parametrize("room", [0, 1, 17, 18, 40, 10_000])
+def test_of_many_records_a_full_disk_takes_the_first_and_the_others_are_counted(
+    tmp_path: Path, file_limit: Callable[[int | None], None], room: int
+) -> None:
+    spool = Spool(str(tmp_path))
+    path = tmp_path / "1.records"
+    spool.append_all([b"10", b"11"])
+    file_limit(path.stat().st_size + room)
+    spool.append_all([b"%d" % number for number in range(12, 30)])
+    file_limit(None)
+    spool.append_all([b"30", b"31"])
+    records = read(path)
+    numbers = [one for one in records if isinstance(one, int)]
+    lost = sum(one["count"] for one in records if isinstance(one, dict))
+    kept = min(room // len(frame(1, b"12")), 18)
+    assert numbers == [*range(10, 12 + kept), 30, 31]
+    assert lost == 18 - kept
 
 
 def counted(path: Path) -> dict[str, int]:
