@@ -27,6 +27,9 @@ _METRIC_API = b"NSML_METRIC_API"
 
 _HOOKS: Hooks = {
     "accelerate.accelerator": ("accelerate", "_accelerate"),
+    "aim": ("aim", "_unrecorded"),
+    "clearml": ("clearml", "_unrecorded"),
+    "comet_ml": ("comet", "_unrecorded"),
     "jax._src.clusters": ("jax", "_jax"),
     "keras": ("keras", "_keras"),
     "lightning.fabric.fabric": ("lightning", "_lightning"),
@@ -34,6 +37,7 @@ _HOOKS: Hooks = {
     "lightning.pytorch.trainer.trainer": ("lightning", "_lightning"),
     "lightning_fabric.fabric": ("lightning", "_lightning"),
     "mlflow": ("mlflow", "_mlflow"),
+    "neptune": ("neptune", "_unrecorded"),
     "pytorch_lightning.loggers.mlflow": ("mlflow", "_mlflow_lightning"),
     "pytorch_lightning.trainer.trainer": ("lightning", "_lightning"),
     "ray.train.v2._internal.callbacks.env_callback": ("ray", "_ray"),
@@ -41,6 +45,7 @@ _HOOKS: Hooks = {
     "tensorboard.summary.writer.event_file_writer": ("tensorboard", "_tensorboard"),
     "tensorboardX.event_file_writer": ("tensorboard", "_tensorboard"),
     "tensorflow": ("tensorboard", "_tensorflow"),
+    "trackio": ("trackio", "_unrecorded"),
     "transformers.trainer": ("transformers", "_transformers"),
     "wandb": ("wandb", "_wandb"),
 }

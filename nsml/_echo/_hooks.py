@@ -23,6 +23,11 @@ _TITLES = {
     "keras": "Keras",
     "ray": "Ray",
     "jax": "JAX",
+    "trackio": "trackio",
+    "aim": "Aim",
+    "comet": "Comet",
+    "neptune": "Neptune",
+    "clearml": "ClearML",
 }
 
 

@@ -115,6 +115,11 @@ class Sink:
                 runs[run] = found
             return runs[run]
 
+    @property
+    def has_metrics(self) -> bool:
+        """Whether this process has recorded metrics, of `nsml.report` or of any library."""
+        return self._series.has_owners
+
     def mute(self, origin: str, *, on: bool) -> None:
         """Skip metrics and configuration of this library in this thread: they are those of another, by other names."""
         self._has_muted = True
@@ -366,6 +371,11 @@ class _Series:
     def after_fork(self) -> None:
         """Forget the lock of the parent."""
         self._lock = threading.RLock()
+
+    @property
+    def has_owners(self) -> bool:
+        """Whether a metric belongs to any library."""
+        return bool(self._owners)
 
     def owner(self, name: str) -> str:
         """Return the library, "" if this process knows of none."""
