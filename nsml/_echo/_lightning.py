@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import sys
+import weakref
 
 import nsml
 from nsml._echo._framework_checkpoints import FrameworkCheckpoints
@@ -68,7 +69,7 @@ def _callbacks_were_called(_: Any, trainer: Any, hook: str, *arguments: Any, **_
         _record_hyperparameters(trainer)
     elif hook == "on_train_start":
         if (training := _training_of(trainer)) is not None:
-            training.begins()
+            training.begins(trainer)
     elif hook == "on_train_end" and (training := _training_of(trainer)) is not None:
         training.checkpoints.ends()
         _trainings.clear()
@@ -96,24 +97,24 @@ def _batch_ended(trainer: Any, arguments: Any) -> None:
             sink().progress.write(trainer.global_step, steps, "steps", _ORIGIN)
     training = _training_of(trainer)
     if training is not None:
-        training.batch_ended()
+        training.batch_ended(trainer)
 
 
 class _Training:
     """One call of `fit` in this process."""
 
     def __init__(self, trainer: Any) -> None:
-        self._trainer = trainer
+        # A fit that raises ends without a call of ours: its trainer, model and data must not stay in memory.
+        self._trainer = weakref.ref(trainer)
         self.checkpoints = FrameworkCheckpoints(_ORIGIN)
         self._step = -1
 
     def is_of(self, trainer: Any) -> bool:
         """Return whether it is this trainer's."""
-        return self._trainer is trainer
+        return self._trainer() is trainer
 
-    def begins(self) -> None:
+    def begins(self, trainer: Any) -> None:
         """Keep checkpoints from here on; and fetch the best one so far, to which the restored one may refer."""
-        trainer = self._trainer
         strategy = type(trainer.strategy).__name__.lower()
         if trainer.num_nodes > 1 and any(word in strategy for word in _OF_SHARDS):
             text = "its checkpoints are not kept: each node has a part of them"
@@ -128,9 +129,9 @@ class _Training:
             if best and not os.path.exists(best):
                 self.checkpoints.another(_name(best), best)
 
-    def batch_ended(self) -> None:
+    def batch_ended(self, trainer: Any) -> None:
         """Save on notice, in all processes after the same optimizer step."""
-        trainer, step = self._trainer, self._trainer.global_step
+        step = trainer.global_step
         if step == self._step:  # gradients are accumulated: not all processes need be here
             return
         self._step = step
@@ -145,9 +146,8 @@ class _Training:
             finally:
                 remove_tree(folder)
 
-    def saved(self, path: str, *, is_whole: bool) -> None:
+    def saved(self, trainer: Any, path: str, *, is_whole: bool) -> None:
         """Make a file or folder that the trainer has saved a checkpoint of the session. Raises SystemExit on notice."""
-        trainer = self._trainer
         self.checkpoints.keep(
             path, _name(path), trainer.global_step, _summary(trainer), is_resumable=is_whole
         )
@@ -182,7 +182,7 @@ def _saved(
 ) -> None:
     training = _training_of(trainer)
     if training is not None and "://" not in str(filepath):
-        training.saved(os.fspath(filepath), is_whole=not weights_only)
+        training.saved(trainer, os.fspath(filepath), is_whole=not weights_only)
 
 
 def _name(path: str) -> str:

@@ -221,3 +221,40 @@ def test_a_preempted_training_ends_as_one_that_was_not(tmp_path: Path, options: 
         assert sorted(second.series(name)) == [
             (step, pytest.approx(value, rel=1e-5)) for step, value in whole.series(name)
         ]
+
+
+@pytest.mark.variant
+def test_a_fit_that_raised_leaves_nothing_in_memory(tmp_path: Path) -> None:
+    program = (
+        MODEL
+        + """
+import gc, weakref
+
+class Failing(Model):
+    def training_step(self, batch, index):
+        if index == 2:
+            raise MemoryError("of the program")
+        return super().training_step(batch, index)
+
+def fit(kind):
+    model = kind()
+    trainer = Trainer(
+        accelerator="cpu", max_epochs=1, enable_progress_bar=False, enable_model_summary=False,
+        enable_checkpointing=False, logger=False,
+    )
+    try:
+        trainer.fit(model, data)
+    except MemoryError as error:
+        print(error)
+    return weakref.ref(trainer), weakref.ref(model)
+
+left = fit(Failing)
+gc.collect()
+print([one() for one in left])
+fit(Model)
+"""
+    ).format(package="lightning.pytorch")
+    done = run_echoed(tmp_path, program, REPORTERS, python=require_torch(), CUDA_VISIBLE_DEVICES="")
+    assert done.returncode == 0, done.stderr
+    assert done.stdout == "of the program\n[None, None]\n"
+    assert len(done.series("train_loss_epoch")) == 1
