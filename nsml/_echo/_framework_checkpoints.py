@@ -24,13 +24,14 @@ from nsml._copies import copy_file, copy_tree
 from nsml._echo._hooks import title
 from nsml._leaving import EXIT_CODE
 from nsml._notice import notice
+from nsml._progress import is_first
 from nsml._rights import create, make_folders, make_unique, remove_tree
 from nsml._session import FRAMEWORK_FILE
 from nsml._strict import comes_from_signal, reason
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import Any, Dict, Iterator, Optional
+    from typing import Any, Callable, Dict, Iterator, Optional
 
     from nsml._session import Session
 
@@ -108,7 +109,7 @@ class FrameworkCheckpoints:
 
     # Resuming.
 
-    def restored(self, parent: Optional[str] = "") -> Optional[str]:
+    def restored(self, parent: Optional[str] = "", *, otherwise: str = "") -> Optional[str]:
         """Return the path of the file or folder to resume from, None if there is none for this training.
 
         Processes of one replica share it. It has the name that the framework gave it. Whatever goes wrong is logged.
@@ -116,6 +117,7 @@ class FrameworkCheckpoints:
         Args:
             parent: the folder to put it in, unless something of its name is there; None: where it was saved; default:
                 one of the run folder.
+            otherwise: name of the checkpoint of this session to resume from if nothing can resume from the last one.
         """
         name = self._session.resumes_from
         if not name or self._session.has_bound:
@@ -124,13 +126,14 @@ class FrameworkCheckpoints:
         make_folders(place)
         with _locked(os.path.join(place, "lock")):
             found = _read(os.path.join(place, _FOUND))
-            attempt = f"{os.environ.get('NSML_ATTEMPT', '')} {name}"
+            attempt = f"{os.environ.get('NSML_ATTEMPT', '')} {name} {otherwise}".rstrip()
             is_gone = "path" in found and not os.path.exists(found["path"])
             if found.get("attempt") != attempt or is_gone:  # gone: the program was started again
-                found = {**self._fetch(place), "attempt": attempt}
+                found = {**self._fetch(place, otherwise), "attempt": attempt}
                 _write(os.path.join(place, _FOUND), found)
             if found.get("origin") != self._origin:
                 return None
+            name = str(found.get("name") or name)
             if found.get("training") != self.number:
                 if self.number < int(found.get("training") or 0):
                     self._say(
@@ -161,7 +164,7 @@ class FrameworkCheckpoints:
             os.unlink(os.path.join(folder, FRAMEWORK_FILE))
             make_folders(os.path.dirname(target))
             entry = os.path.basename(str(marker.get("entry") or ""))
-            _take(os.path.join(folder, entry) if marker.get("is_file") else folder, target)
+            move(os.path.join(folder, entry) if marker.get("is_file") else folder, target)
 
         try:
             with _locked(os.path.join(place, "lock")):
@@ -173,8 +176,11 @@ class FrameworkCheckpoints:
             return False
         return True
 
-    def _fetch(self, place: str) -> Dict[str, Any]:
-        """Put the checkpoint of `NSML_RESUME` below `place`; return its marker with its `path`, {} if it is no framework's."""
+    def _fetch(self, place: str, otherwise: str) -> Dict[str, Any]:
+        """Put the checkpoint of `NSML_RESUME` below `place`, or else that of the name `otherwise`.
+
+        Return its marker with its `name` and `path`, {} if it is no framework's.
+        """
         found: Dict[str, Any] = {}
 
         def take(folder: str) -> None:
@@ -189,17 +195,30 @@ class FrameworkCheckpoints:
             if marker.get("is_file"):
                 os.rename(os.path.join(folder, entry), path)
             else:
-                _take(folder, path)
+                move(folder, path)
             found.update(marker, path=path)
 
+        name = self._session.resumes_from
+        why = self._failure(self._session.load_initial, take)
+        if not found and otherwise not in ("", name):
+            name = otherwise
+            self._failure(self._session.load, name, take)
+        if found:
+            found["name"] = name
+        elif why:
+            self._say(f"could not go on from checkpoint {self._session.resumes_from}: {why}")
+        return found
+
+    @staticmethod
+    def _failure(call: Callable[..., None], *args: Any) -> str:
+        """Call; return why it failed, "" if it did not."""
         try:
-            self._session.load_initial(take)
+            call(*args)
         except Exception as error:
             if comes_from_signal(error):
                 raise
-            name = self._session.resumes_from
-            self._say(f"could not go on from checkpoint {name}: {reason(error)}")
-        return found
+            return reason(error)
+        return ""
 
     # Saving.
 
@@ -213,6 +232,8 @@ class FrameworkCheckpoints:
         if self._session.has_bound:
             return
         ranks = Ranks.current()
+        if ranks is None and not is_resumable:  # nothing to agree on
+            ranks = Ranks(0 if is_first() else 1)
         if ranks is None:
             self._say(
                 "its checkpoints are not kept: several processes train, and torch.distributed is not initialized"
@@ -369,14 +390,14 @@ def _moved(path: str, parent: str) -> str:
     try:
         make_folders(parent)
         if not os.path.lexists(target):
-            _take(path, target)
+            move(path, target)
             return target
     except OSError as error:
         notice(f"{target} could not be written: {reason(error)}")
     return path
 
 
-def _take(path: str, target: str) -> None:
+def move(path: str, target: str) -> None:
     """Move a file or folder to the new path `target`, also to another file system. Raises OSError."""
     with suppress(OSError):
         os.rename(path, target)

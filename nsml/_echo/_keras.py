@@ -1,5 +1,9 @@
 """Keras: what `fit` and `evaluate` report, what they are told, and the files of ModelCheckpoint become the session's.
 
+A `fit` with BackupAndRestore is saved on notice, and goes on in a further attempt: its backup is a checkpoint, and is
+back in its folder before Keras looks there. nsml adds no such callback: what other callbacks, data and random numbers
+are at is in no file of Keras, so that the program has to ask for it.
+
 The hooks are on CallbackList, through which every backend reports, so that a program's own callbacks stay as they are.
 Metrics have the names that Keras prints and returns in History: `loss`, `val_loss`, and the epoch as step, counted from 0
 as by its own callbacks for TensorBoard and W&B. Within an epoch they are `batch_loss`, as by the former, by batch.
@@ -7,18 +11,19 @@ as by its own callbacks for TensorBoard and W&B. Within an epoch they are `batch
 
 from __future__ import annotations
 
+import json
 import os
 import time
 import weakref
 
+from nsml._echo._framework_checkpoints import FrameworkCheckpoints, Ranks, move
 from nsml._echo._hooks import Fence
 from nsml._echo._sink import sink
-from nsml._progress import is_first
-from nsml._strict import reason
+from nsml._rights import make_folders, remove_tree
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import Any, Dict, Mapping, Optional, Tuple
+    from typing import Any, Dict, List, Mapping, Optional, Tuple
 
 _ORIGIN = "keras"
 _BATCH_S = 1.0
@@ -26,6 +31,11 @@ _BATCH_S = 1.0
 _FIT_PARAMETERS = ("batch_size", "validation_split", "shuffle", "class_weight")
 _BATCH_SIZE = 3
 """Position of `batch_size` among the arguments of `fit`."""
+_POSITION = "training_metadata.json"
+"""The file of BackupAndRestore with the epoch to go on with."""
+_MOST_SUMMARY = 20
+_STATE_LOST = frozenset(("EarlyStopping", "ReduceLROnPlateau", "SwapEMAWeights"))
+"""Callbacks of Keras with a state that its backup lacks."""
 
 
 def install(module: Any) -> None:
@@ -35,7 +45,8 @@ def install(module: Any) -> None:
     if lists is None:
         return
     fence = Fence(_ORIGIN, module.__name__)
-    fits = _Fits()
+    backup = getattr(callbacks, "BackupAndRestore", None)
+    fits = _Fits(backup)
     fence.follow(lists, "on_train_begin", before=fits.train_begins)
     fence.follow(lists, "on_epoch_begin", before=fits.epoch_begins)
     fence.follow(lists, "on_train_batch_end", fits.batch_ends)
@@ -46,17 +57,21 @@ def install(module: Any) -> None:
         if "fit" in vars(kind):
             fence.follow(kind, "fit", before=fits.fit_begins)
             break
+    if backup is not None:
+        fence.follow(backup, "_save_model", fits.backed_up)
     checkpoint = getattr(callbacks, "ModelCheckpoint", None)
     if checkpoint is not None:
-        files = _Files()
+        files = _Files(fits)
         fence.follow(checkpoint, "_get_file_path", files.named)
         fence.follow(checkpoint, "_save_model", files.saved)
 
 
 class _Fit:
-    """One `fit`."""
+    """One `fit`, in whose callbacks may be a BackupAndRestore."""
 
-    def __init__(self, model: _Model, params: Mapping[str, Any]) -> None:
+    def __init__(
+        self, model: _Model, params: Mapping[str, Any], callbacks: List[Any], backup: Any
+    ) -> None:
         self.model = model
         self.epochs = _count(params.get("epochs"))
         self.steps = _count(params.get("steps"))
@@ -64,6 +79,45 @@ class _Fit:
         self.batches = 0
         """Batches of this epoch."""
         self.due = time.monotonic() + _BATCH_S
+        self.checkpoints = FrameworkCheckpoints(_ORIGIN)
+        self.backup: Any = None
+        """The callback whose backup is the session's; None without one."""
+        self.is_backed_up = False
+        """Whether there is a backup that is not kept yet."""
+        self.is_restored = False
+        """Whether Keras goes on from the backup of an earlier attempt."""
+        self.logs: Dict[str, Any] = {}
+        """Of the last epoch or batch."""
+        self._begin_checkpoints(callbacks, backup)
+
+    def _begin_checkpoints(self, callbacks: List[Any], backup: Any) -> None:
+        """Keep what is saved; and put a backup in place if this training is to go on from it."""
+        ranks = Ranks.current()
+        found = next((one for one in callbacks if backup and isinstance(one, backup)), None)
+        if found is not None and "://" not in str(found.backup_dir):
+            if ranks is None or ranks.size > 1:
+                text = "the backup of BackupAndRestore is not kept: several processes train"
+                sink().log_once("keras backup", text, _ORIGIN)
+            else:
+                self.backup = found
+                path = os.path.abspath(found.backup_dir)
+                self.is_restored = _restore(self.checkpoints, path)
+                if self.is_restored:
+                    _say_lost(callbacks)
+        self.checkpoints.begins(is_resumable=self.backup is not None)
+
+    def keep_backup(self, *, is_epoch: bool) -> None:
+        """Make the last backup a checkpoint; on notice save one. Raises SystemExit on notice."""
+        if self.backup is None:
+            return
+        done = self.model.batches + self.batches
+        if is_epoch and not self.is_backed_up and self.checkpoints.should_save(done):
+            self.backup._save_model()  # noqa: SLF001 - of the hooked class
+        if not self.is_backed_up:
+            return
+        self.is_backed_up = False
+        path = os.path.abspath(self.backup.backup_dir)
+        self.checkpoints.keep(path, os.path.basename(path), done, _summary(self.logs))
 
     def progress(self) -> float:
         part = self.batches / self.steps if self.steps else 0.0
@@ -81,15 +135,19 @@ class _Model:
         self.batches = 0
         """Batches of all epochs that have ended."""
 
-    def begin(self, epoch: int) -> None:
+    def begin(self, epoch: int, fit: _Fit) -> None:
         """Begin a fit with this epoch: one that counts from 0 again comes after the last one."""
         self.offset = max(self.next_epoch - epoch, 0)
+        if fit.backup is not None and not self.batches:
+            self.batches = epoch * fit.steps  # of an earlier attempt
 
 
 class _Fits:
     """The fits of this process."""
 
-    def __init__(self) -> None:
+    def __init__(self, backup: Any) -> None:
+        self._backup = backup
+        """The class BackupAndRestore."""
         self._fits: weakref.WeakKeyDictionary[Any, _Fit] = weakref.WeakKeyDictionary()
         self._models: weakref.WeakKeyDictionary[Any, _Model] = weakref.WeakKeyDictionary()
         self._count = 0
@@ -107,7 +165,8 @@ class _Fits:
         keras = callbacks.model
         model = self._model(keras)
         params = callbacks.params or {}
-        self._fits[callbacks] = _Fit(model, params)
+        fit = _Fit(model, params, list(callbacks.callbacks), self._backup)
+        self._fits[callbacks] = fit
         model.fits += 1
         if model.fits == 1:
             given, self._given = self._given, {}
@@ -118,7 +177,7 @@ class _Fits:
         if fit is None:
             return
         if fit.epoch is None:
-            fit.model.begin(epoch)
+            fit.model.begin(epoch, fit)
         fit.epoch, fit.batches = epoch, 0
 
     def batch_ends(self, _: Any, callbacks: Any, batch: int, logs: Any = None, **__: Any) -> None:
@@ -127,14 +186,16 @@ class _Fits:
             return
         fit.batches = batch + 1
         now = time.monotonic()
-        if now < fit.due:
-            return
-        if logs:
-            values = {f"batch_{name}": value for name, value in _logs(logs).items()}
-            step = fit.model.batches + fit.batches
-            sink().metrics(_ORIGIN, values, step, prefix=fit.model.prefix)
-        self._report_progress(fit)
-        fit.due = time.monotonic() + _BATCH_S
+        if now >= fit.due:
+            if logs:
+                values = {f"batch_{name}": value for name, value in _logs(logs).items()}
+                step = fit.model.batches + fit.batches
+                sink().metrics(_ORIGIN, values, step, prefix=fit.model.prefix)
+            self._report_progress(fit)
+            fit.due = time.monotonic() + _BATCH_S
+        if fit.is_backed_up and not getattr(callbacks, "_async_train", False):
+            fit.logs = dict(_logs(logs or {}))
+            fit.keep_backup(is_epoch=False)
 
     def epoch_ends(self, _: Any, callbacks: Any, epoch: int, logs: Any = None, **__: Any) -> None:
         fit = self._fits.get(callbacks)
@@ -150,11 +211,30 @@ class _Fits:
         model.batches += fit.batches
         fit.epoch, fit.batches = epoch + 1, 0
         self._report_progress(fit)
+        fit.logs = values
+        fit.keep_backup(is_epoch=True)
 
     def train_ends(self, _: Any, callbacks: Any, *__: Any, **___: Any) -> None:
         fit = self._fits.pop(callbacks, None)
         if fit is not None:
             sink().progress.finish(fit.progress(), fit.epochs, "epochs", _ORIGIN)
+            fit.checkpoints.ends()
+            if fit.is_restored and hasattr(callbacks.model, "_initial_epoch"):
+                # BackupAndRestore leaves it there: further fits would begin with that epoch, too.
+                callbacks.model._initial_epoch = None  # noqa: SLF001
+
+    def backed_up(self, _: Any, backup: Any, *__: Any, **___: Any) -> None:
+        """Note that BackupAndRestore has saved: its files are kept when all callbacks have been called."""
+        for fit in list(self._fits.values()):
+            if fit.backup is backup:
+                fit.is_backed_up = True
+
+    def fit_of(self, callback: Any) -> Optional[_Fit]:
+        """Return the fit with this callback."""
+        for callbacks, fit in list(self._fits.items()):
+            if any(one is callback for one in callbacks.callbacks):
+                return fit
+        return None
 
     def evaluated(
         self,
@@ -186,41 +266,81 @@ class _Fits:
 
 
 class _Files:
-    """Files of ModelCheckpoint, which become checkpoints of the session."""
+    """Files of ModelCheckpoint, which become checkpoints of the session. Nothing resumes from them."""
 
-    def __init__(self) -> None:
+    def __init__(self, fits: _Fits) -> None:
+        self._fits = fits
         self._before: Tuple[str, Any] = ("", None)
 
     def named(self, path: Any, *_: Any, **__: Any) -> None:
         """Look at a file before it is saved, perhaps."""
         self._before = os.fspath(path), _mark(path)
 
-    def saved(self, *_: Any, **__: Any) -> None:
+    def saved(self, _: Any, callback: Any, *args: Any, **kwargs: Any) -> None:
+        """Keep the file if it was saved."""
         (path, before), self._before = self._before, ("", None)
-        if path and _mark(path) not in (None, before):
-            _keep(path)
-
-
-def _keep(path: str) -> None:
-    """Save a file as a checkpoint. A notice of the platform is not answered: that is for who can resume."""
-    from nsml import _session
-    from nsml._copies import copy_file
-
-    if not is_first():
-        return
-    name = os.path.basename(path)
-
-    def save(folder: str, **_: Any) -> None:
-        copy_file(path, os.path.join(folder, name))
-
-    try:
-        _session._SESSION._save(name, save)  # noqa: SLF001
-    except (OSError, ValueError) as error:
-        sink().log_once(
-            "checkpoint",
-            f"checkpoint {name} is not saved in the session, training goes on: {reason(error)}",
-            _ORIGIN,
+        fit = self._fits.fit_of(callback)
+        if fit is None or not path or _mark(path) in (None, before):
+            return
+        logs = kwargs.get("logs", args[2] if len(args) > 2 else None)
+        batch = kwargs.get(
+            "batch", args[1] if len(args) > 1 else None
+        )  # None: at the end of an epoch
+        fit.checkpoints.keep(
+            path,
+            os.path.basename(path),
+            fit.model.batches + (fit.batches if batch is None else batch + 1),
+            _summary(_logs(logs or {})),
+            waits=False,
+            is_resumable=False,
         )
+
+
+def _restore(checkpoints: FrameworkCheckpoints, folder: str) -> bool:
+    """Put the backup of an earlier attempt at its place, unless one that is as far or further is there."""
+    path = checkpoints.restored(otherwise=os.path.basename(folder))
+    if path is None:
+        return False
+    if _position(folder) >= _position(path):
+        return True
+    if os.path.lexists(folder):
+        remove_tree(folder)
+    make_folders(os.path.dirname(folder))
+    move(path, folder)
+    return True
+
+
+def _position(folder: str) -> Tuple[int, int]:
+    """Return epoch and batch of a backup; less than any if there is none."""
+    try:
+        with open(os.path.join(folder, _POSITION), encoding="utf-8") as file:
+            found = json.load(file)
+        return int(found["epoch"]), int(found.get("batch") or 0)
+    except (OSError, ValueError, KeyError, TypeError, AttributeError):
+        return -1, 0
+
+
+def _say_lost(callbacks: List[Any]) -> None:
+    """Name the callbacks that begin anew: the training may end otherwise than without the break."""
+    names = set()
+    for one in callbacks:
+        kinds = {kind.__name__ for kind in type(one).__mro__}
+        is_best = "ModelCheckpoint" in kinds and getattr(one, "save_best_only", False)
+        if is_best or kinds & _STATE_LOST:
+            names.add(type(one).__name__)
+    if names:
+        text = f"{', '.join(sorted(names))}: begins anew, a backup of Keras lacks the state"
+        sink().log_once("keras callbacks", text, _ORIGIN)
+
+
+def _summary(logs: Mapping[str, Any]) -> Dict[str, Any]:
+    values = {}
+    for name, value in list(logs.items())[:_MOST_SUMMARY]:
+        try:
+            values[str(name)] = float(value)
+        except (TypeError, ValueError):
+            continue  # no number
+    return values
 
 
 def _mark(path: Any) -> Any:

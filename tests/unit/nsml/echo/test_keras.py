@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import json
+import shutil
 from pathlib import Path
 from typing import Any, Final
 
 import pytest
 
+from nsml._session import FRAMEWORK_FILE
 from tests.support.echoes import Echoed, environment_of, run_echoed
 from tests.support.torch_environment import REPORTERS, require_torch
 
@@ -45,6 +47,7 @@ print(json.dumps([history, tested]))
 
 def run(folder: Path, program: str, backend: str = "jax", **more: str) -> Echoed:
     """Run a program that has the real Keras."""
+    (folder / "run").mkdir(exist_ok=True)
     return run_echoed(
         folder, program, REPORTERS, python=require_torch(), KERAS_BACKEND=backend, **more
     )
@@ -125,15 +128,18 @@ print("ended well")
     assert (done.returncode, done.stdout) == (0, "ended well\n"), done.stderr
     assert lines_of_keras(done) == []
     found = [
-        (one["name"], [path for path, _ in one["files"]]) for one in done.records("checkpoint")
+        (one["name"], one["step"], [path for path, _ in one["files"]])
+        for one in done.records("checkpoint")
     ]
     assert sorted(found) == [
-        ("epoch-1.keras", ["epoch-1.keras"]),
-        ("epoch-2.keras", ["epoch-2.keras"]),
-        ("last.weights.h5", ["last.weights.h5"]),
-        ("last.weights.h5", ["last.weights.h5"]),
+        ("epoch-1.keras", 2, [FRAMEWORK_FILE, "epoch-1.keras"]),
+        ("epoch-2.keras", 4, [FRAMEWORK_FILE, "epoch-2.keras"]),
+        ("last.weights.h5", 2, [FRAMEWORK_FILE, "last.weights.h5"]),
+        ("last.weights.h5", 4, [FRAMEWORK_FILE, "last.weights.h5"]),
     ]
     assert all(one["size"] > 1000 for one in done.records("checkpoint"))
+    assert all(set(one["summary"]) >= {"loss", "mae"} for one in done.records("checkpoint"))
+    assert not (done.run_dir / "resumable.json").exists()
 
 
 @pytest.mark.variant
@@ -176,7 +182,7 @@ BROKEN: Final = {
     "begin": "        keras = callbacks.model\n",
     "batch": "        fit.batches = batch + 1\n",
     "epoch": "        values = dict(_logs(logs or {}))\n",
-    "checkpoint": "    from nsml._copies import copy_file\n",
+    "checkpoint": '        logs = kwargs.get("logs", args[2] if len(args) > 2 else None)\n',
 }
 
 
@@ -247,3 +253,97 @@ print(json.dumps([history, history2]))
     rates = [value for _, value in done.series("learning_rate")]
     assert rates == sorted(rates, reverse=True)
     assert len(set(rates)) == 3
+
+
+RESUMABLE: Final = (
+    MODEL
+    + """
+import os, sys, time
+
+class Preempt(keras.callbacks.Callback):
+    def on_train_batch_end(self, batch, logs=None):
+        self.batches = getattr(self, "batches", 0) + 1
+        if os.environ["NSML_ATTEMPT"] == "1" and self.batches == <AT>:
+            <END>
+            with open(os.environ["NSML_RUN_DIR"] + "/notice.json", "w") as file:
+                json.dump({"goes": True, "reason": "make room"}, file)
+            time.sleep(0.3)
+
+callbacks = [keras.callbacks.BackupAndRestore("work/backup", <FREQ>), Preempt(), <MORE>]
+trained = model()
+history = trained.fit(x, y, 16, epochs=5, verbose=0, shuffle=False, callbacks=callbacks)
+again = trained.fit(x, y, 16, epochs=2, verbose=0, shuffle=False)
+print(json.dumps([again.epoch, [one.ravel().tolist() for one in trained.get_weights()]]))
+print(json.dumps([float(one) for one in trained.optimizer.variables[0:1]]))
+print(json.dumps(history.epoch), file=sys.stderr)
+"""
+)
+
+
+def attempt(folder: Path, number: str, resumes: str = "", **parts: str) -> Echoed:
+    """Run an attempt of the resumable program."""
+    program = RESUMABLE
+    for name, text in ({"AT": "7", "END": "pass", "FREQ": "'epoch'", "MORE": ""} | parts).items():
+        program = program.replace(f"<{name}>", text)
+    if number != "1":
+        (folder / "run/notice.json").unlink(missing_ok=True)
+    more = {"NSML_RESUME": resumes} if resumes else {}
+    return run(folder, program, NSML_ATTEMPT=number, **more)
+
+
+def folders(tmp_path: Path, *names: str) -> list[Path]:
+    found = [tmp_path / name for name in names]
+    for folder in found:
+        folder.mkdir()
+    return found
+
+
+@pytest.mark.long("four programs import Keras")
+@pytest.mark.parametrize(
+    "freq", ["'epoch'", pytest.param("False", marks=pytest.mark.variant)], ids=["epoch", "notice"]
+)
+def test_with_a_backup_a_preempted_fit_ends_as_one_that_was_not(tmp_path: Path, freq: str) -> None:
+    whole_folder, moved = folders(tmp_path, "whole", "moved")
+    whole = attempt(whole_folder, "2", FREQ=freq)
+    assert whole.returncode == 0, whole.stderr
+    first = attempt(moved, "1", FREQ=freq)
+    assert first.returncode == 75, first.stderr
+    assert json.loads((first.run_dir / "left.json").read_text()) == {"checkpoint": "backup"}
+    assert json.loads((first.run_dir / "resumable.json").read_text()) == {
+        "save": True,
+        "load": True,
+    }
+    [*_, last] = first.records("checkpoint")
+    assert (last["name"], last["step"]) == ("backup", 8)
+    assert "loss" in last["summary"]
+    shutil.rmtree(moved / "work")  # another node
+    second = attempt(moved, "2", "backup", FREQ=freq)
+    assert second.returncode == 0, second.stderr
+    assert second.stdout == whole.stdout
+    assert json.loads(second.stderr.splitlines()[-1]) == [2, 3, 4]
+    assert "Keras: goes on from checkpoint backup" in second.stderr
+    assert sorted(second.series("loss")) == whole.series("loss")
+    assert not (moved / "work/backup").exists()
+
+
+@pytest.mark.variant
+@pytest.mark.long("three programs import Keras")
+def test_a_program_that_crashed_goes_on_from_its_backup(tmp_path: Path) -> None:
+    """Also if a file of ModelCheckpoint is the last checkpoint, and an older backup is in the program's folder."""
+    whole_folder, folder = folders(tmp_path, "whole", "crashed")
+    more = "keras.callbacks.ModelCheckpoint('a.keras', save_freq=3), keras.callbacks.EarlyStopping('loss', patience=9)"
+    first = attempt(folder, "1", END="os._exit(3)", AT="15", MORE=more)
+    assert first.returncode == 3, first.stderr
+    kept = [(one["name"], one["step"]) for one in first.records("checkpoint")]
+    assert [step for name, step in kept if name == "backup"] == [4, 8, 12]
+    assert [step for name, step in kept if name == "a.keras"] == [3, 6, 9, 12, 15][: len(kept) - 3]
+    whole = attempt(whole_folder, "2", MORE=more)
+    assert whole.returncode == 0, whole.stderr
+    stale = {"epoch": 1, "batch": 0}
+    (folder / "work/backup/training_metadata.json").write_text(json.dumps(stale))
+    second = attempt(folder, "2", "a.keras", MORE=more)
+    assert second.returncode == 0, second.stderr
+    assert second.stdout == whole.stdout
+    assert "Keras: goes on from checkpoint backup" in second.stderr
+    assert "Keras: EarlyStopping: begins anew" in second.stderr
+    assert json.loads(second.stderr.splitlines()[-1]) == [3, 4]
