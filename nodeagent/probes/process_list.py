@@ -71,10 +71,9 @@ def look(enclosure: Enclosure, proc: Path = _PROC) -> Look | None:
         members = enclosure.group.members()
         some = {pid: read(pid) for pid in members[:_MOST_READ]}
         stats, count = {pid: one for pid, one in some.items() if one is not None}, len(members)
-    if enclosure.has_first:
-        first = platforms_own(stats)
-        count -= first in stats
-        stats = {pid: one for pid, one in stats.items() if pid != first}
+    own = platforms_own(stats, enclosure.own)
+    count -= len(own)
+    stats = {pid: one for pid, one in stats.items() if pid not in own}
     return Look(at=time.monotonic(), stats=stats, count=count)
 
 

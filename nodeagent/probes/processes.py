@@ -63,13 +63,13 @@ class Stat(NamedTuple):
 class Enclosure:
     """The place of a replica's processes.
 
-    `shim` and `start_ticks` are its shim's. With `has_first` its oldest process is the platform's own.
+    `shim` and `start_ticks` are its shim's. Its oldest `own` processes are the platform's: none, the first, or also a shell below it.
     A replica `in_container` is not below its shim.
     """
 
     shim: int
     start_ticks: int
-    has_first: bool
+    own: int
     in_container: bool
     group: Group | None
 
@@ -86,7 +86,9 @@ def enclosure_of(folder: ReplicaFolder, boot_id: str) -> Enclosure | None:
         return Enclosure(
             shim=claim.pid,
             start_ticks=claim.start_ticks,
-            has_first=in_container or bool(spec.get("namespace")),
+            own=int(spec["container"].get("own_processes", 1))
+            if in_container
+            else bool(spec.get("namespace")),
             in_container=in_container,
             group=group,
         )
@@ -100,7 +102,7 @@ def use_of(enclosure: Enclosure) -> ReplicaUse | None:
     if group is None:
         return below(enclosure)
     members = group.members()
-    count = len(members) - enclosure.has_first
+    count = len(members) - enclosure.own
     took_s = group.took_s()
     has_memory = MEMORY in group.controllers
     memory = group.memory_used() if has_memory else 0
@@ -148,8 +150,8 @@ def below(
     if found is None:
         return None
     shim, ours = found
-    first = platforms_own(ours) if enclosure.has_first else None
-    programs = [one for pid, one in ours.items() if pid != first]
+    own = platforms_own(ours, enclosure.own)
+    programs = [one for pid, one in ours.items() if pid not in own]
     if not programs:
         return None
     ticks = shim.collected_ticks + sum(one.ticks + one.collected_ticks for one in ours.values())
@@ -184,7 +186,17 @@ def family(
     return shim, ours
 
 
-def platforms_own(found: Mapping[int, Stat]) -> int | None:
-    """Return the oldest of the processes without a parent among them."""
-    roots = [pid for pid, one in found.items() if one.parent not in found]
-    return min(roots, key=lambda pid: (found[pid].start_ticks, pid), default=None)
+def platforms_own(found: Mapping[int, Stat], count: int) -> set[int]:
+    """Return the oldest of the processes without a parent among them, and the oldest below that one."""
+    own: list[int] = []
+    while len(own) < count:
+        below = [
+            pid
+            for pid, one in found.items()
+            if (one.parent == own[-1] if own else one.parent not in found)
+        ]
+        first = min(below, key=lambda pid: (found[pid].start_ticks, pid), default=None)
+        if first is None:
+            break
+        own.append(first)
+    return set(own)

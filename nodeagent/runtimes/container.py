@@ -20,6 +20,7 @@ from nodeagent.engine.volumes import volume_targets
 from nodeagent.network.gang_network import NONE, overlay_name
 from nodeagent.runtimes.account_names import names_file
 from nodeagent.runtimes.launch import APP, RUN, SDK, all_mounts, layout_of, whole_environment
+from nodeagent.shim import last_reads
 from nodeagent.shim.cgroups import cpu_quota
 from nodeagent.shim.contained import BEGUN, GATE, GIVEN, SAID, START_FAILED_CODE
 
@@ -39,17 +40,41 @@ _HAS_INTERPRETER = (  # without a shell of its own: that could exceed the progra
     f"echo \"cannot start '$1': its first line names the interpreter '${_LINE}', which the image does not have\" "
     f"{_FAILS}; fi;; esac; fi;; esac; unset {_LINE}; "
 )
+_FOLLOWING = f"{RUN}/{last_reads.FOLDER}"
+_LOOKS = 100
+"""Looks at the followers: as many as end after `last_reads.LONGEST_S`."""
+_AWAIT_FOLLOWERS = (
+    "nsml_left=0; "
+    f"while [ $nsml_left -lt {_LOOKS} ]; do nsml_alive=; "
+    f"for nsml_one in {_FOLLOWING}/*; do nsml_one=${{nsml_one##*/}}; "
+    'case "$nsml_one" in *[!0-9]*|0|1) continue;; esac; '
+    'if kill -0 "$nsml_one" 2>/dev/null; then nsml_alive=1; break; fi; done; '
+    'if [ -z "$nsml_alive" ]; then break; fi; '
+    f"if sleep {last_reads.LONGEST_S / _LOOKS:g} 2>/dev/null; then nsml_left=$((nsml_left + 1)); "
+    f"elif sleep 1; then nsml_left=$((nsml_left + {_LOOKS / last_reads.LONGEST_S:.0f})); else break; fi; done"
+)
+_RUN_PROGRAM = (
+    "trap : HUP INT QUIT ABRT USR1 USR2 PIPE ALRM TERM; "
+    f'(exec "$@" >>{OUTPUT} 2>&1); nsml_code=$?; trap "exit $nsml_code" EXIT; '
+    f"{_AWAIT_FOLLOWERS}; exit $nsml_code"
+)
+"""The container ends with this shell, so it stays until the SDK's followers have read what the program left (`last_reads`).
+
+Signals to the program's group must not end it first. `exec`: the program is no builtin of the shell. The
+trap keeps the program's code where the shell has no room for a process."""
+OWN_PROCESSES = 2
+"""Processes of ours in a container: the engine's first one, and the shell below it."""
 FIRST_PROGRAM = (
     f"{GIVEN}=; if [ -p {RUN}/{GATE} ]; then . {RUN}/{GATE}; fi; "
     f'if [ "${GIVEN}" != all ]; then echo "it was not let begin" {_FAILS}; fi; unset {GIVEN}; '
     'if [ "$1" = python ] && ! command -v python >/dev/null 2>&1 && command -v python3 >/dev/null 2>&1; '
     'then shift; set -- python3 "$@"; fi; '
     f"{_HAS_INTERPRETER}"
-    f'if command -v "$1" >/dev/null 2>&1; then echo {BEGUN} >{RUN}/{SAID}; exec "$@" >>{OUTPUT} 2>&1; fi; '
+    f'if command -v "$1" >/dev/null 2>&1; then echo {BEGUN} >{RUN}/{SAID}; {_RUN_PROGRAM}; fi; '
     f"echo \"cannot start '$1': the image has no such program: name an image that has it\" "
     f'"(--image), or its Debian package in nsml_package.txt" {_FAILS}'
 )
-"""A script for /bin/sh: its arguments become the program, whose output the host stores as bytes.
+"""A script for /bin/sh: its arguments are the program, whose output the host stores as bytes.
 
 If an image has `python3` only, like Debian's, `python` runs that."""
 _LEAST_CPUS = 0.05
@@ -177,8 +202,7 @@ def container_config(
             "Memory": spec.memory_bytes or 0,
             "MemorySwap": spec.memory_bytes or 0,
             **_cpu_limit(spec.cpus),
-            # Plus the first process, which is ours.
-            "PidsLimit": spec.process_count + 1 if spec.process_count else 0,
+            "PidsLimit": spec.process_count + OWN_PROCESSES if spec.process_count else 0,
             "OomScoreAdj": _OOM_SCORE,
             "OomKillDisable": False,
             "Ulimits": [

@@ -15,6 +15,7 @@ from nodeagent.engine.images import stored_image
 from nodeagent.folders import ReplicaId
 from nodeagent.runtimes.account_names import write_names
 from nodeagent.runtimes.container import (
+    OWN_PROCESSES,
     ContainerPlace,
     container_config,
     container_name,
@@ -236,6 +237,7 @@ def container_content(
             "image": spec.image_name or spec.image or place.default_image,
             "outlives_engine": place.engine.keeps_containers is not False,
             "config": config,
+            "own_processes": OWN_PROCESSES,
             "begins_within_s": BEGINS_WITHIN_S,
             "environment": given,
             "unset": lost,

@@ -11,7 +11,7 @@ import os
 LONGEST_S = 10.0
 """So long at most is waited for followers, in seconds."""
 PAUSE_S = 0.02
-_FOLDER = "echo/following"
+FOLDER = "echo/following"
 _MOST_FILES = 100
 _LONGEST_NAME = 7
 
@@ -19,7 +19,7 @@ _LONGEST_NAME = 7
 def remain(run: str) -> bool:
     """Return whether a follower of the run folder is alive, by pids as this process sees them."""
     try:
-        names = os.listdir(os.path.join(run, _FOLDER))[:_MOST_FILES]
+        names = os.listdir(os.path.join(run, FOLDER))[:_MOST_FILES]
     except OSError:
         return False
     return any(_is_alive(name) for name in names)

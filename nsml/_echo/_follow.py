@@ -17,11 +17,11 @@ from contextlib import suppress
 
 from nsml._echo._event_files import EventReader
 from nsml._echo._events import ORIGIN, record
+from nsml._echo._following import mark, unmark
 from nsml._echo._logdirs import Logdirs
 from nsml._echo._sink import Sink
 from nsml._progress import ProgressWriter
 from nsml._report import Reporter
-from nsml._rights import create, make_folders
 from nsml._spool import Spool
 
 TYPE_CHECKING = False
@@ -43,7 +43,6 @@ _WRITER = re.compile(r"\.([0-9]+)\.[0-9]+(?:\.[^.0-9][^.]*)?$")
 """The end of a name: pid, number of the writer, and a suffix. Writers of TensorFlow 1 have none of these."""
 _HOLD_S = 10.0
 """So long at most is a hook between making a file and naming it."""
-_MARKERS = "echo/following"
 
 
 class _File:
@@ -258,18 +257,14 @@ def run(run_dir: str, pid: int, began: float) -> None:
 
 def main() -> None:
     """Become a process without a parent, and follow. Arguments: the folder of the SDK, pid, begin."""
-    if os.fork():
-        os._exit(0)
     with suppress(Exception):  # nobody reads what it would say
-        run_dir = os.environ["NSML_RUN_DIR"]
-        folder = os.path.join(run_dir, _MARKERS)
-        make_folders(folder)
-        marker = os.path.join(folder, str(os.getpid()))
-        with suppress(FileExistsError):
-            os.close(create(marker))
+        pid = os.fork()
+        if pid:
+            mark(pid)  # before the end of this part, which is marked, too
+            os._exit(0)
+        marker = mark(os.getpid())
         try:
-            run(run_dir, int(sys.argv[2]), float(sys.argv[3]))
+            run(os.environ["NSML_RUN_DIR"], int(sys.argv[2]), float(sys.argv[3]))
         finally:
-            with suppress(OSError):
-                os.unlink(marker)
+            unmark(marker)
     os._exit(0)

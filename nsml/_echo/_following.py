@@ -13,11 +13,16 @@ import threading
 import time
 from contextlib import suppress
 
+from nsml._rights import create, make_folders
+
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    import subprocess
     from typing import Any, Set, Tuple
 
 _PROGRAM = "import sys; sys.path[:] = [sys.argv[1], *sys.path]; from nsml._echo._follow import main; main()"
+MARKERS = "echo/following"
+"""Folder in the run folder: a file named by its pid for each follower, until it has ended. The session waits for these."""
 _MOST_BYTES = 4_000
 """A message is one `write`: it is whole, or not there."""
 
@@ -94,9 +99,30 @@ def _start() -> None:
         )
     finally:
         os.close(reading)
+    marker = mark(started.pid)
     # Its first part ends at once: no `os.wait` of the program waits for the follower.
     with suppress(RuntimeError):  # no thread can be started while the program ends
-        threading.Thread(target=started.wait, daemon=True).start()
+        threading.Thread(target=_reap, args=(started, marker), daemon=True).start()
+
+
+def _reap(started: subprocess.Popen[bytes], marker: str) -> None:
+    started.wait()
+    unmark(marker)
+
+
+def mark(pid: int) -> str:
+    """Let the end of the session wait for a process; return what `unmark` needs."""
+    marker = os.path.join(os.environ.get("NSML_RUN_DIR") or os.devnull, MARKERS, str(pid))
+    with suppress(OSError):
+        make_folders(os.path.dirname(marker))
+        os.close(create(marker))
+    return marker
+
+
+def unmark(marker: str) -> None:
+    """Let nothing wait for the process any more."""
+    with suppress(OSError):
+        os.unlink(marker)
 
 
 def _out_of_the_way(fd: int) -> int:

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from nodeagent.folders import ReplicaId
+from nodeagent.runtimes.container import OWN_PROCESSES
 from nodeagent.runtimes.interface import ExitWhy, Isolation
 from tests.contract.test_runtime_contract import (  # noqa: F401 - fixtures
     MARK,
@@ -263,8 +264,8 @@ time.sleep(999)
         await driver.start(spec)
         if is_kept_by_kernel(limited):
             await until(lambda: len(processes_of(spec.replica_id)) > 90)
-            # a container's first process is the engine's, and bears the mark as well
-            most = 101 if limited.isolation is Isolation.CONTAINER else 100
+            # the platform's own in a container bear the mark as well
+            most = 100 + (OWN_PROCESSES if limited.isolation is Isolation.CONTAINER else 0)
             assert len(processes_of(spec.replica_id)) <= most
             await driver.stop(spec.replica_id, grace_s=0.1, reason="enough")
         record = await soon(driver.wait(spec.replica_id))

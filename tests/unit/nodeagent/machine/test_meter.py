@@ -11,7 +11,7 @@ from nodeagent.machine.meter import MOST_REPLICAS, ReplicaMeter
 from nodeagent.probes.processes import Enclosure, ReplicaUse
 from nsml.common.clock import SystemClock
 
-WHERE = Enclosure(shim=1, start_ticks=1, has_first=False, in_container=False, group=None)
+WHERE = Enclosure(shim=1, start_ticks=1, own=0, in_container=False, group=None)
 ONE = ReplicaId(session_id="s" + "a" * 16, attempt=1, rank=0)
 FOLDER = ReplicaFolder(Path("/nowhere"))
 

@@ -174,13 +174,13 @@ def group_of(folder: Path, *pids: int) -> Group:
 
 
 def enclosure(
-    group: Group | None, *, has_first: bool = False, in_container: bool = False, shim: int = 1
+    group: Group | None, *, own: int = 0, in_container: bool = False, shim: int = 1
 ) -> Enclosure:
     me = read_stat(shim)
     return Enclosure(
         shim=shim,
         start_ticks=me.start_ticks if me else 0,
-        has_first=has_first,
+        own=own,
         in_container=in_container,
         group=group,
     )
@@ -192,9 +192,12 @@ def test_a_group_says_who_is_in_it_and_the_platforms_own_is_left_out(tmp_path: P
     put(tmp_path, 12, stat_line(parent=20, start=9))
     put(tmp_path, 13, stat_line(parent=1, start=5))  # of somebody else
     group = group_of(tmp_path, 11, 12, 20)
-    found = look(enclosure(group, has_first=True, in_container=True), tmp_path)
+    found = look(enclosure(group, own=1, in_container=True), tmp_path)
     assert found is not None
     assert (sorted(found.stats), found.count) == ([11, 12], 2)
+    below = look(enclosure(group, own=2, in_container=True), tmp_path)
+    assert below is not None
+    assert (sorted(below.stats), below.count) == ([12], 1), "the shell of a container, too"
     whole = look(enclosure(group), tmp_path)
     assert whole is not None
     assert (sorted(whole.stats), whole.count) == ([11, 12, 20], 3)

@@ -26,10 +26,8 @@ PAGE = os.sysconf("SC_PAGE_SIZE")
 SHIM = 100
 
 
-def enclosure(*, has_first: bool = False, group: Group | None = None) -> Enclosure:
-    return Enclosure(
-        shim=SHIM, start_ticks=50, has_first=has_first, in_container=False, group=group
-    )
+def enclosure(*, own: int = 0, group: Group | None = None) -> Enclosure:
+    return Enclosure(shim=SHIM, start_ticks=50, own=own, in_container=False, group=group)
 
 
 def stat(
@@ -38,8 +36,8 @@ def stat(
     return Stat(dead, parent, ticks, collected, start, 0 if dead else 10)
 
 
-def seen(found: dict[int, Stat], *listed: int, has_first: bool = False) -> ReplicaUse | None:
-    return below(enclosure(has_first=has_first), read=found.get, descendants=lambda _: list(listed))
+def seen(found: dict[int, Stat], *listed: int, own: int = 0) -> ReplicaUse | None:
+    return below(enclosure(own=own), read=found.get, descendants=lambda _: list(listed))
 
 
 def test_all_below_the_shim_counts_and_what_it_collected() -> None:
@@ -51,10 +49,10 @@ def test_all_below_the_shim_counts_and_what_it_collected() -> None:
     }
     assert seen(found, 101, 102, 103) == ReplicaUse(cpu_s=8, memory_bytes=20 * PAGE, processes=2)
     # The platform's own first process counts with its time alone: that is what it collected.
-    assert seen(found, 101, 102, 103, has_first=True) == ReplicaUse(
+    assert seen(found, 101, 102, 103, own=1) == ReplicaUse(
         cpu_s=8, memory_bytes=10 * PAGE, processes=1
     )
-    assert seen(found, 101, has_first=True) is None
+    assert seen(found, 101, own=1) is None
 
 
 def test_what_is_gone_or_anothers_by_then_does_not_count() -> None:
@@ -104,7 +102,7 @@ def test_real_processes_are_seen() -> None:
     where = Enclosure(
         shim=os.getpid(),
         start_ticks=me.start_ticks,
-        has_first=False,
+        own=0,
         in_container=False,
         group=None,
     )
@@ -136,14 +134,14 @@ def test_a_group_counts_what_is_in_it(tmp_path: Path) -> None:
         "memory_stat": "anon 4096\nfile 999999\nshmem 10\n",
     }
     group = group_in(tmp_path, (MEMORY, PIDS), **files)
-    assert use_of(enclosure(has_first=True, group=group)) == ReplicaUse(
+    assert use_of(enclosure(own=1, group=group)) == ReplicaUse(
         cpu_s=2.5, memory_bytes=4106, processes=2
     )
     again = group.described()
     assert Group(again["base"], again["name"]).took_s() == 2.5  # type: ignore[arg-type]
     for name in ("cgroup.procs", "cpu.stat", "memory.stat"):
         (tmp_path / "g" / name).unlink()
-    assert use_of(enclosure(has_first=True, group=group)) is None
+    assert use_of(enclosure(own=1, group=group)) is None
     assert group.took_s() is None
 
 

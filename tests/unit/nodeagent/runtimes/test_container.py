@@ -154,7 +154,7 @@ def test_the_whole_configuration() -> None:
             "MemorySwap": 8 << 30,
             "CpuPeriod": 100_000,
             "CpuQuota": 150_000,
-            "PidsLimit": 501,
+            "PidsLimit": 502,
             "OomScoreAdj": 500,
             "OomKillDisable": False,
             "Ulimits": [
