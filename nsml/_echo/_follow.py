@@ -260,7 +260,8 @@ def main() -> None:
     with suppress(Exception):  # nobody reads what it would say
         pid = os.fork()
         if pid:
-            mark(pid)  # before the end of this part, which is marked, too
+            mark(pid)  # before that of this part goes
+            unmark(mark(os.getpid()))
             os._exit(0)
         marker = mark(os.getpid())
         try:

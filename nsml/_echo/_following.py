@@ -120,7 +120,7 @@ def mark(pid: int) -> str:
 
 
 def unmark(marker: str) -> None:
-    """Let nothing wait for the process any more."""
+    """End that."""
     with suppress(OSError):
         os.unlink(marker)
 
