@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import signal
 from collections import Counter
 from dataclasses import dataclass, replace
@@ -62,6 +63,11 @@ _KILLED: Final = frozenset(
     )
 )
 """Exit codes of killed programs. A program that lost its peer raises an error or aborts instead."""
+
+LOST_PEER: Final = re.compile(
+    r"(?i)(?:closed|reset) by peer|broken pipe|remote process exited|socket closed"
+)
+"""Matches the message of a program whose connection to another one is gone, as agents know it, too."""
 
 _STOPPED_AT_A_LIMIT: Final = frozenset(
     {Cause.OUT_OF_MEMORY, Cause.TIME_LIMIT, Cause.LIMIT_EXCEEDED}
@@ -425,7 +431,8 @@ def end_of(session: Session) -> End:
     A user's request before any bad exit: programs of a gang may fail because others are stopped,
     before they are stopped themselves. Otherwise the bad exit first reported to the leader: nodes'
     clocks may differ by more than the time between two exits. Among those reported together, a program
-    that was killed or stopped at a limit: the others may have failed because it was gone.
+    that was killed or stopped at a limit: the others may have failed because it was gone. A program whose
+    exception says that it lost its connection to another comes last, whenever it was reported.
     """
     bad = [one for one in session.replicas if one.exit and one.exit.cause is not Cause.COMPLETED]
     own = [one for one in bad if one.exit and one.exit.cause is not Cause.GANG_MEMBER_FAILED]
@@ -435,6 +442,7 @@ def end_of(session: Session) -> End:
         candidates = stopped or candidates
     if not candidates:
         return End(cause=Cause.COMPLETED)
+    candidates = [one for one in candidates if not _lost_peer(one)] or candidates
     since = min(one.heard_at for one in candidates)
     together = [one for one in candidates if one.heard_at <= since + REPORTED_TOGETHER_S]
     first = min(together, key=lambda one: (_may_follow(one), _when_ended(one)))
@@ -445,6 +453,13 @@ def end_of(session: Session) -> End:
         how = message if message != session.stop.reason else ""
         message = "; ".join(filter(None, (session.stop.text(), how)))
     return End(cause=ended.cause, exit_code=ended.exit_code, rank=first.rank, message=message)
+
+
+def _lost_peer(replica: Replica) -> bool:
+    """Whether it failed because another process was gone, by its own exception."""
+    if replica.exit is None or replica.exit.cause is not Cause.PROGRAM_FAILED:
+        return False
+    return LOST_PEER.search(replica.exit.message) is not None
 
 
 def _may_follow(replica: Replica) -> bool:

@@ -62,6 +62,10 @@ dist.init_process_group("gloo")
 total = torch.tensor([float(dist.get_rank() + 1)])
 dist.all_reduce(total)
 print(f"process {dist.get_rank()} of {dist.get_world_size()}, sum {int(total)}")
+if len(sys.argv) > 1:
+    if dist.get_rank() == int(sys.argv[1]):
+        raise ValueError("no more data")
+    dist.all_reduce(total)
 dist.destroy_process_group()
 """,
     "mean.py": """\
@@ -157,3 +161,14 @@ def test_torch_processes_of_all_replicas_meet(
     for rank in range(4):
         line = f"{prefix.format(rank)}process {rank} of 4, sum 10"
         assert re.search(line, logs[rank // 2]), logs
+
+
+@pytest.mark.slow
+def test_the_process_that_fails_first_is_named(platform: Platform, tmp_path: Path) -> None:
+    words = ["--launch", "torchrun", "-g", "2", "-e", "reduce.py", "--", "3"]
+    item, logs = launched(platform, tmp_path, "torch==2.13.0\naccelerate\n", *words)
+    assert (item["state"], item["end"]["rank"], item["end"]["exit_code"]) == ("FAILED", 1, 1), item
+    cause = "process 3 (local rank 1): ValueError: no more data"
+    assert item["end"]["message"] == cause, logs
+    assert f"why: {cause}" in platform.nsml("status", item["name"]).stdout
+    assert cause in platform.nsml("ps", "-a").stdout

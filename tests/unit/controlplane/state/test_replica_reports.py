@@ -12,8 +12,15 @@ from controlplane.domain.lifecycle import ReplicaPhase
 from controlplane.domain.values import Cause, Drain, HeldCause, Node, Session, Stop
 from controlplane.nodes import lost_nodes as silence
 from controlplane.sessions.stop import stopped_by
-from controlplane.state.replica_reports import BACKOFF_S, SETTLED_WITHIN_S, Report, released
+from controlplane.state.replica_reports import (
+    BACKOFF_S,
+    LOST_PEER,
+    SETTLED_WITHIN_S,
+    Report,
+    released,
+)
 from controlplane.stored.etcd_codec import decode_session, encode_session
+from nodeagent.shim import last_output
 from tests.support.examples import examples
 from tests.unit.controlplane.builders import node, session
 from tests.unit.controlplane.workbench import Script, report
@@ -168,6 +175,39 @@ def test_of_exits_reported_together_a_killed_or_limited_program_is_the_cause(
     script.now += within_s
     ended = script.say(one, "EXITED", 1, node="b", cause=cause, exit_code=code)
     assert ended.end.rank == rank
+
+
+@pytest.mark.parametrize("within_s", [0.5, 1.5])
+@pytest.mark.parametrize(
+    "message",
+    [
+        "process 0 (local rank 0): RuntimeError: [pair.cc:553] Connection closed by peer [10.0.0.2]:9629",
+        "RuntimeError: Read error [10.0.0.2]:9629: Connection reset by peer",
+        "torch.distributed.DistBackendError: ncclRemoteError: remote process exited or there was a network error",
+        "BrokenPipeError: [Errno 32] Broken pipe",
+    ],
+)
+def test_a_program_that_lost_its_peer_is_not_the_cause(message: str, within_s: float) -> None:
+    script, one = running_gang()
+    script.say(one, "EXITED", 0, cause="PROGRAM_FAILED", exit_code=1, message=message)
+    script.now += within_s
+    cause = "process 3 (local rank 1): ValueError: nan"
+    ended = script.say(
+        one, "EXITED", 1, node="b", cause="PROGRAM_FAILED", exit_code=1, message=cause
+    )
+    assert (ended.end.rank, ended.end.message) == (1, cause)
+
+
+def test_where_all_lost_their_peers_the_first_is_the_cause() -> None:
+    script, one = running_gang()
+    lost = "RuntimeError: Connection closed by peer"
+    script.say(one, "EXITED", 1, node="b", cause="PROGRAM_FAILED", exit_code=1, message=lost)
+    ended = script.say(one, "EXITED", 0, cause="GANG_MEMBER_FAILED", exit_code=143)
+    assert (ended.end.rank, ended.end.message) == (1, lost)
+
+
+def test_agents_know_lost_peers_by_the_same_words() -> None:
+    assert LOST_PEER.pattern == last_output.LOST_PEER
 
 
 def running_gang(**spec) -> tuple[Script, Session]:

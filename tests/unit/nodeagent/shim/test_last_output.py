@@ -45,3 +45,119 @@ def test_of_what_is_no_log_nothing(tmp_path: Path) -> None:
     assert last_output(str(tmp_path / "output")) == ""
     (tmp_path / "link").symlink_to("/etc/hostname")
     assert last_output(str(tmp_path / "link")) == ""
+
+
+def torchrun(rank: int, code: str, others: str = "") -> str:
+    return f"""\
+Traceback (most recent call last):
+  File "/env/bin/torchrun", line 6, in <module>
+    sys.exit(main())
+torch.distributed.elastic.multiprocessing.errors.ChildFailedError:
+============================================================
+train.py FAILED
+------------------------------------------------------------
+Failures:
+{others or "  <NO_OTHER_FAILURES>"}
+------------------------------------------------------------
+Root Cause (first observed failure):
+{failure(rank, code)}
+============================================================
+"""
+
+
+def failure(rank: int, code: str) -> str:
+    return f"""\
+[{rank}]:
+  time      : 2026-11-30_21:57:28
+  host      : gpu-1
+  rank      : {rank} (local_rank: {rank % 2})
+  exitcode  : {code}
+  error_file: <N/A>
+  traceback : To enable traceback see: https://pytorch.org/docs/stable/elastic/errors.html"""
+
+
+def printed_by(prefix: str, text: str) -> str:
+    return "".join(f"{prefix}{line}\n" for line in text.splitlines())
+
+
+RAISES = printed_by("[rank3]: [rank3]: ", _TRACEBACK + "ValueError: nan")
+LOST = printed_by("[rank2]: [rank2]: ", _TRACEBACK + "RuntimeError: Connection closed by peer")
+ENDED = failure(2, "-15 (pid: 7)  (SIGTERM)")
+MPI_RAISES = printed_by("[1,2]<stderr>: ", _TRACEBACK + "ValueError: nan")
+MPI_ABORT = """\
+[1,2]<stderr>: ------------------------------------------------
+[1,2]<stderr>: MPI_ABORT was invoked on rank 2 in communicator MPI_COMM_WORLD
+[1,2]<stderr>:   Proc: [[29404,1],2]
+[1,2]<stderr>:   Errorcode: 3
+[1,2]<stderr>:
+------------------------------------------------
+prterun has exited due to process rank 2 with PID 0 on node vm calling
+"abort". This may have caused other processes in the application to be
+terminated by signals sent by prterun (as reported here).
+"""
+MPI_EXIT = """\
+prterun detected that one or more processes exited with non-zero status,
+thus causing the job to be terminated. The first process to do so was:
+
+   Process name: [prterun-vm-4242@1,2]
+   Exit code:    3
+"""
+MPI_KILLED = """\
+prterun noticed that process rank 2 with PID 5818 on node vm exited on
+signal 9 (Killed).
+"""
+MPI_4_KILLED = (
+    "mpirun noticed that process rank 2 with PID 0 on node vm exited on signal 9 (Killed).\n"
+)
+
+
+@pytest.mark.parametrize(
+    ("printed", "line"),
+    [
+        pytest.param(
+            RAISES + LOST + torchrun(3, "1 (pid: 9) ", ENDED),
+            "process 3 (local rank 1): ValueError: nan",
+            id="torchrun",
+        ),
+        pytest.param(
+            LOST + RAISES + torchrun(2, "1 (pid: 7) ", failure(3, "1 (pid: 9) ")),
+            "process 3 (local rank 1): ValueError: nan",
+            id="torchrun-both-at-one-look",
+        ),
+        pytest.param(
+            LOST + torchrun(2, "1 (pid: 7) ", failure(3, "-15 (pid: 9)  (SIGTERM)")),
+            "process 2 (local rank 0): RuntimeError: Connection closed by peer",
+            id="torchrun-after-another-replica",
+        ),
+        pytest.param(
+            LOST + torchrun(3, "-9 (pid: 9)  (SIGKILL)", ENDED),
+            "process 3 (local rank 1): killed by SIGKILL",
+            id="torchrun-killed",
+        ),
+        pytest.param(
+            "[rank3]: no such file\n" + LOST + torchrun(3, "3 (pid: 9) ", ENDED),
+            "process 3 (local rank 1): exit 3, last output: no such file",
+            id="torchrun-exit",
+        ),
+        pytest.param(
+            _TRACEBACK + "ValueError: nan\n" + torchrun(1, "1 (pid: 9) "),
+            "process 1 (local rank 1): ValueError: nan",
+            id="torchrun-lines-as-they-are",
+        ),
+        pytest.param(MPI_RAISES + MPI_ABORT, "process 2: ValueError: nan", id="mpirun"),
+        pytest.param(
+            "[1,2]<stdout>: epoch 3\n[1,1]<stdout>: epoch 4\n" + MPI_ABORT,
+            "process 2: exit 3, last output: epoch 3",
+            id="mpirun-exit",
+        ),
+        pytest.param(MPI_RAISES + MPI_EXIT, "process 2: ValueError: nan", id="mpirun-no-abort"),
+        pytest.param(MPI_KILLED, "process 2: killed by SIGKILL", id="mpirun-killed"),
+        pytest.param(MPI_4_KILLED, "process 2: killed by SIGKILL", id="mpirun-4-killed"),
+    ],
+)
+def test_of_the_processes_of_a_launcher_the_first_to_fail_is_named(
+    tmp_path: Path, printed: str, line: str
+) -> None:
+    output = tmp_path / "output"
+    output.write_text(printed)
+    assert last_output(str(output)) == line
