@@ -18,6 +18,7 @@ from nsml._launchers import (
     become,
     command_of,
     executable,
+    has_package,
     print_error,
     variables_of,
 )
@@ -33,13 +34,15 @@ def main(arguments: Sequence[str]) -> NoReturn:
     """Start the processes; end as they do."""
     launcher, *program = arguments
     if launcher.startswith("--local_rank="):  # deepspeed puts it before the words of its program
-        _become_process(launcher, program[1:])
+        _run_process(launcher, program[1:])
     if launcher == MPI_PROCESS:
         os.chdir(os.environ[WORKING_FOLDER])
         if os.environ.get("GLOO_SOCKET_IFNAME"):
             # Of this node: Open MPI would try all networks, also those of containers, which others do not reach.
             os.environ.setdefault("OMPI_MCA_btl_tcp_if_include", os.environ["GLOO_SOCKET_IFNAME"])
-        become(["python", "-u", *program])
+        # With mpi4py a process that raises ends all: else the others wait for it without an end.
+        runner = ["-m", "mpi4py"] if has_package("mpi4py") else []
+        become(["python", "-u", *runner, *program])
     try:
         _check_entry(program[0])
         if launcher in ("mpirun", "ray"):
@@ -59,10 +62,12 @@ def main(arguments: Sequence[str]) -> NoReturn:
         sys.exit(_NOT_FOUND)
 
 
-def _become_process(local_rank: str, program: Sequence[str]) -> NoReturn:
+def _run_process(local_rank: str, program: Sequence[str]) -> NoReturn:
     os.environ["CUDA_VISIBLE_DEVICES"] = os.environ.pop("NSML_VISIBLE_DEVICES", "")
+    from nsml import _labelled
+
     entry, *arguments = program
-    become(["python", "-u", entry, local_rank, *arguments])
+    sys.exit(_labelled.run(["python", "-u", entry, local_rank, *arguments], os.environ))
 
 
 def _check_entry(entry: str) -> None:

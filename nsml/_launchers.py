@@ -50,9 +50,11 @@ def command_of(launcher: str, program: Sequence[str], env: Mapping[str, str]) ->
         return ["deepspeed", *_deepspeed_options(env), *words]
     if launcher == "mpirun":
         of_hosts = ["--hostfile", env["NSML_HOSTFILE"]]
+        tagged = ["--tag-output"] if replicas * each > 1 else []
         return [
             "mpirun",
             *of_hosts,
+            *tagged,
             "--map-by",
             "slot",
             "-n",
@@ -72,7 +74,9 @@ def words_of(program: Sequence[str]) -> List[str]:
 
 def _accelerate_options(env: Mapping[str, str], replicas: int, each: int) -> List[str]:
     """Return the options that say who and where the processes are; the rest is in the user's own configuration."""
+    tee = env.get("PET_TEE", "")  # its own option is 0, which PET_TEE does not change
     options = [
+        *(("--tee", tee) if tee else ()),
         *("--num_machines", str(replicas), "--machine_rank", env["NODE_RANK"]),
         *("--main_process_ip", env["MASTER_ADDR"], "--main_process_port", env["MASTER_PORT"]),
         *("--num_processes", str(replicas * each)),
@@ -95,11 +99,11 @@ def variables_of(launcher: str, env: Mapping[str, str]) -> Dict[str, str]:
     """Return the variables that a launcher and its processes need beside those of all sessions; set ones stay."""
     has_gpus = int(env.get("NSML_GPU_NUM", "0")) > 0 and not env.get("NSML_SIMULATED")
     found: Dict[str, str] = {}
-    if launcher == "torchrun" and int(env.get("PET_NPROC_PER_NODE", "1")) > 1:
+    if launcher in ("torchrun", "accelerate") and int(env.get("PET_NPROC_PER_NODE", "1")) > 1:
         # Each line begins with the rank that printed it. PET_TEE=0: as they are.
         found = {"PET_TEE": "3", "TORCHELASTIC_LOG_LINE_PREFIX_TEMPLATE": "[rank${rank}]: "}
-    elif launcher == "accelerate" and not has_gpus:
-        found = {"ACCELERATE_USE_CPU": "true"}
+    if launcher == "accelerate" and not has_gpus:
+        found["ACCELERATE_USE_CPU"] = "true"
     elif launcher == "jax" and "NSML_ECHO" in env:
         return {"NSML_ECHO": env["NSML_ECHO"] + ",jax"}  # the hook that --launch jax asks for
     return {name: value for name, value in found.items() if name not in env}
@@ -111,7 +115,7 @@ def executable(command: Sequence[str]) -> List[str]:
     if name == "python" or shutil.which(name):
         return list(command)
     package, module = _PACKAGES[name]
-    if module and _has_package(package):
+    if module and has_package(package):
         return ["python", "-m", module, *command[1:]]
     raise CannotLaunch(
         f"{name} is not installed in the session's environment",
@@ -135,7 +139,8 @@ def print_error(error: CannotLaunch) -> None:
     sys.stderr.flush()
 
 
-def _has_package(name: str) -> bool:
+def has_package(name: str) -> bool:
+    """Return whether the session's environment has a package."""
     from importlib.util import find_spec
 
     return find_spec(name) is not None

@@ -26,9 +26,10 @@ _TORCHRUN = "Root Cause (first observed failure):"
 _TORCHRUN_PROCESS = re.compile(
     r"^  rank +: (\d+) \(local_rank: (\d+)\)\n  exitcode +: (-?\d+) ", re.MULTILINE
 )
-_DEEPSPEED = re.compile(
-    r"\[launch\.py:\d+:\w+\] \[.*'--local_rank=(\d+)'.* exits with return code = (-?\d+)$"
+_LABELLED = re.compile(
+    r"^nsml: process (\d+) \(local rank (\d+)\) ended with (exit code|signal) (\d+)$"
 )
+"""What nsml._labelled prints."""
 _MPI_EXIT = re.compile(r"^ +Process name: \[\S+,(\d+)\]\n +Exit code: +(\d+)$", re.MULTILINE)
 _MPI_ABORT = re.compile(
     r"^(?:\[\S+>: ?)?MPI_ABORT was invoked on rank (\d+) in communicator \S+[^\n]*\n"
@@ -43,11 +44,11 @@ _OF_MPI_PROCESS = r"\[(?:\S+@)?\d+,{}\]<std(?:out|err)>: ?"
 _OF_TORCH_PROCESS = r"(?:\[rank{}\]: ?)+"
 
 
-def last_output(path: str) -> str:
+def last_output(path: str, processes: int = 1) -> str:
     """Return the exception that ended a Python program, else `last output: ` and the last line with a word; "" without any.
 
     Of a launcher's processes it is that of the one that failed first, after its number:
-    `process 3 (local rank 1): ValueError: nan`.
+    `process 3 (local rank 1): ValueError: nan`. mpirun's are of all replicas, with `processes` each.
     """
     try:
         # The program may have replaced the file: follow no link, and never block.
@@ -59,7 +60,12 @@ def last_output(path: str) -> str:
         return ""
     text = _ESCAPE.sub("", tail.decode("utf-8", "replace"))
     lines = [line.rstrip() for line in text.splitlines() if any(map(str.isalnum, line))]
-    found = _of_torchrun(lines) or _of_deepspeed(lines) or _of_mpirun(lines) or _exception_in(lines)
+    found = (
+        _of_torchrun(lines)
+        or _of_labelled(lines)
+        or _of_mpirun(lines, processes)
+        or _exception_in(lines)
+    )
     if not found and not lines:
         return ""
     return (found or f"last output: {lines[-1].strip()}")[:_LONGEST]
@@ -98,19 +104,26 @@ def _of_torchrun(lines: Sequence[str]) -> str:
     if len(first) == 1 and not first[0][2]:
         first = [(first[0][0], first[0][1], printed)]
     texts = [f"{who}: {_how_it_ended(code, own)}" for who, code, own in first]
+    return _first_of(texts)
+
+
+def _first_of(texts: Sequence[str]) -> str:
+    """Return the first end, of those that have a reason of their own; "" without any."""
     return min(texts, key=lambda text: bool(_LOST_PEER.search(text)), default="")
 
 
-def _of_deepspeed(lines: Sequence[str]) -> str:
-    """Read the line in which its launcher says which process failed first; "" without one."""
-    for place, line in enumerate(lines):
-        if found := _DEEPSPEED.search(line):
-            local, code = int(found[1]), int(found[2])
-            return f"local rank {local}: {_how_it_ended(code, lines[:place])}"
-    return ""
+def _of_labelled(lines: Sequence[str]) -> str:
+    """Read the ends of processes that `nsml._labelled` ran, as those of deepspeed; "" without one."""
+    found = []
+    for match in filter(None, map(_LABELLED.match, lines)):
+        rank, local, code = int(match[1]), int(match[2]), int(match[4])
+        own = _printed_by(_OF_TORCH_PROCESS.format(rank), lines)
+        how = _how_it_ended(code if match[3] == "exit code" else -code, own)
+        found.append(f"process {rank} (local rank {local}): {how}")
+    return _first_of(found)
 
 
-def _of_mpirun(lines: Sequence[str]) -> str:
+def _of_mpirun(lines: Sequence[str], processes: int) -> str:
     """Read the report of Open MPI; "" without one."""
     text = "\n".join(lines)
     if found := _MPI_EXIT.search(text) or _MPI_ABORT.search(text):
@@ -122,7 +135,8 @@ def _of_mpirun(lines: Sequence[str]) -> str:
     own = _printed_by(_OF_MPI_PROCESS.format(rank), lines)
     ends = (place for place, line in enumerate(own) if line.startswith("MPI_ABORT was invoked"))
     own = own[: next(ends, len(own))]
-    return f"process {rank}: {_how_it_ended(code, own)}"
+    replica, local = divmod(rank, max(processes, 1))
+    return f"process {rank} (replica {replica}, local rank {local}): {_how_it_ended(code, own)}"
 
 
 def _printed_by(prefix: str, lines: Sequence[str]) -> list[str]:

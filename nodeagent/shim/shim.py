@@ -258,7 +258,9 @@ class Shim:
             self.why, self.message = verdict
         output = os.path.join(self.folder, "output")
         if self.why == "EXITED" and code != 0:
-            self.message = self._program.remark() or (last_output(output) if code else "")
+            self.message = self._program.remark() or (
+                last_output(output, self._processes()) if code else ""
+            )
         try:
             output_bytes = os.stat(output).st_size
         except OSError:
@@ -279,6 +281,12 @@ class Shim:
             "memory_peak_bytes": self._memory_peak_bytes(),
             "output_bytes": output_bytes,
         }
+
+    def _processes(self) -> int:
+        """Return the number of processes of its launcher, if it has one."""
+        env = self.spec.get("env") or (self.spec.get("container") or {}).get("environment") or {}
+        gpus = str(env.get("NSML_GPU_NUM", ""))
+        return max(int(gpus), 1) if gpus.isdecimal() else 1
 
     def _memory_peak_bytes(self) -> int:
         """Return the highest measured peak; for processes between two looks, that of the largest one."""

@@ -26,7 +26,11 @@ total = world.allreduce(world.rank + 1)
 assert "NSML_GANG_SECRET" not in os.environ
 print(f"process {world.rank} of {world.size}, sum {total}, replica {os.environ['NSML_RANK']}", flush=True)
 if len(sys.argv) > 1 and world.rank == int(sys.argv[1]):
+    if "raise" in sys.argv:
+        raise ValueError("no more data")
     sys.exit(3)
+if "raise" in sys.argv:
+    world.barrier()
 """,
     "mesh.py": """\
 import jax
@@ -124,7 +128,18 @@ def test_mpi_processes_of_all_replicas_meet(platform: Platform, tmp_path: Path) 
 def test_the_mpi_process_that_fails_first_is_named(platform: Platform, tmp_path: Path) -> None:
     item, logs = launched(platform, tmp_path, "openmpi\nmpi4py\n", *OF_MPI, "--", "2")
     assert (item["state"], item["end"]["rank"], item["end"]["exit_code"]) == ("FAILED", 0, 3), item
-    assert re.search(r"Process name: \[.*,2\]\s+Exit code:\s+3", logs[0]), logs
+    cause = "process 2 (replica 1, local rank 0): exit 3, last output: process 2 of 4, sum 10, replica 1"
+    assert item["end"]["message"] == cause, logs
+
+
+@pytest.mark.slow
+def test_an_mpi_process_that_raises_ends_those_that_wait_for_it(
+    platform: Platform, tmp_path: Path
+) -> None:
+    item, logs = launched(platform, tmp_path, "openmpi\nmpi4py\n", *OF_MPI, "--", "3", "raise")
+    assert item["state"] == "FAILED", (item, logs)
+    cause = "process 3 (replica 1, local rank 1): ValueError: no more data"
+    assert item["end"]["message"] == cause, logs
 
 
 @pytest.mark.slow
@@ -149,17 +164,16 @@ def test_a_gang_is_a_ray_cluster(platform: Platform, tmp_path: Path) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("launcher", "entry", "prefix"),
-    [("torchrun", "reduce.py", r"\[rank{}\]: *"), ("accelerate", "mean.py", "")],
+    ("launcher", "entry"), [("torchrun", "reduce.py"), ("accelerate", "mean.py")]
 )
 def test_torch_processes_of_all_replicas_meet(
-    platform: Platform, tmp_path: Path, launcher: str, entry: str, prefix: str
+    platform: Platform, tmp_path: Path, launcher: str, entry: str
 ) -> None:
     needed = "torch==2.13.0\naccelerate\n"
     item, logs = launched(platform, tmp_path, needed, "--launch", launcher, "-g", "2", "-e", entry)
     assert item["state"] == "SUCCEEDED", (item.get("end"), logs)
     for rank in range(4):
-        line = f"{prefix.format(rank)}process {rank} of 4, sum 10"
+        line = rf"\[rank{rank}\]: *process {rank} of 4, sum 10"
         assert re.search(line, logs[rank // 2]), logs
 
 

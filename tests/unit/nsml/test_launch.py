@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from nsml import _gang
+from nsml import _gang, _labelled
 from nsml import _remote_start as remote
 from nsml._launchers import LAUNCHERS, CannotLaunch, command_of, executable, variables_of
 from nsml.spec.run_flags import LAUNCHER
@@ -50,7 +50,7 @@ def test_the_words_of_the_flag_are_the_launchers() -> None:
                 " train.py --lr 0.1"
             ),
         ),
-        ("mpirun", "mpirun --hostfile /nsml/hostfile --map-by slot -n 8 python -u train.py --lr 0.1"),
+        ("mpirun", "mpirun --hostfile /nsml/hostfile --tag-output --map-by slot -n 8 python -u train.py --lr 0.1"),
         ("ray", "python -u train.py --lr 0.1"),
         ("jax", "python -u train.py --lr 0.1"),
     ],
@@ -78,6 +78,52 @@ def test_accelerate_uses_the_cpu_only_without_gpus() -> None:
     assert variables_of("accelerate", REPLICA) == {}
     for without in (ALONE, {**REPLICA, "NSML_SIMULATED": "1"}):
         assert variables_of("accelerate", without) == {"ACCELERATE_USE_CPU": "true"}
+
+
+def test_lines_of_accelerates_processes_are_told_apart() -> None:
+    several = {**ALONE, "PET_NPROC_PER_NODE": "4"}
+    found = variables_of("accelerate", several)
+    assert found["PET_TEE"] == "3"
+    words = command_of("accelerate", PROGRAM, {**several, **found})
+    assert words[words.index("--tee") + 1] == "3"
+
+
+@pytest.mark.parametrize(
+    ("program", "code", "said"),
+    [
+        ("import sys; sys.exit(3)", 3, "nsml: process 3 (local rank 1) ended with exit code 3\n"),
+        (
+            "import os; os.kill(os.getpid(), 9)",
+            137,
+            "nsml: process 3 (local rank 1) ended with signal 9\n",
+        ),
+        ("pass", 0, ""),
+    ],
+)
+def test_a_process_of_deepspeed_that_fails_is_named(program: str, code: int, said: str) -> None:
+    line = "from nsml import _labelled; import os, sys; sys.exit(_labelled.run(sys.argv[1:], os.environ))"
+    text = f"print('a\\nb', end='', flush=True); {program}"
+    ended = subprocess.run(
+        [sys.executable, "-c", line, sys.executable, "-c", text],
+        env={**os.environ, "PYTHONPATH": str(ROOT), "RANK": "3", "LOCAL_RANK": "1"},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert (ended.returncode, ended.stderr) == (code, said)
+    assert ended.stdout == "[rank3]: a\n[rank3]: b\n"
+
+
+def test_lines_are_passed_on_when_they_are_complete() -> None:
+    pieces = [b"one\ntw", b"o\r", b"\n 1%\r", b" 2%\rx", b"y" * (64 << 10), b"end"]
+    assert list(_labelled.lines_of(pieces)) == [
+        b"one\n",
+        b"two\r\n",
+        b" 1%\r",
+        b" 2%\r",
+        b"x" + b"y" * (64 << 10) + b"\n",
+        b"end\n",
+    ]
 
 
 def test_variables_of_the_session_stay() -> None:
@@ -168,9 +214,10 @@ def test_deepspeed_processes_get_the_devices_of_the_session(tmp_path: Path) -> N
             "PYTHONPATH": str(ROOT),
             "CUDA_VISIBLE_DEVICES": "0,1",
             "NSML_VISIBLE_DEVICES": "GPU-a,GPU-b",
+            "RANK": "3",
         },
         capture_output=True,
         text=True,
         check=True,
     )
-    assert ended.stdout.strip() == "GPU-a,GPU-b ['--local_rank=1', '--lr', '0.1']"
+    assert ended.stdout.strip() == "[rank3]: GPU-a,GPU-b ['--local_rank=1', '--lr', '0.1']"

@@ -83,6 +83,12 @@ def printed_by(prefix: str, text: str) -> str:
 RAISES = printed_by("[rank3]: [rank3]: ", _TRACEBACK + "ValueError: nan")
 LOST = printed_by("[rank2]: [rank2]: ", _TRACEBACK + "RuntimeError: Connection closed by peer")
 ENDED = failure(2, "-15 (pid: 7)  (SIGTERM)")
+LABELLED = """\
+nsml: process 2 (local rank 0) ended with exit code 1
+nsml: process 3 (local rank 1) ended with exit code 1
+[2026-11-30 22:10:50,206] [INFO] [launch.py:319:sigkill_handler] Killing subprocess 23365
+[2026-11-30 22:10:50,210] [ERROR] [launch.py:325:sigkill_handler] ['python'] exits with return code = 1
+"""
 MPI_RAISES = printed_by("[1,2]<stderr>: ", _TRACEBACK + "ValueError: nan")
 MPI_ABORT = """\
 [1,2]<stderr>: ------------------------------------------------
@@ -144,15 +150,29 @@ MPI_4_KILLED = (
             "process 1 (local rank 1): ValueError: nan",
             id="torchrun-lines-as-they-are",
         ),
-        pytest.param(MPI_RAISES + MPI_ABORT, "process 2: ValueError: nan", id="mpirun"),
+        pytest.param(
+            MPI_RAISES + MPI_ABORT,
+            "process 2 (replica 1, local rank 0): ValueError: nan",
+            id="mpirun",
+        ),
         pytest.param(
             "[1,2]<stdout>: epoch 3\n[1,1]<stdout>: epoch 4\n" + MPI_ABORT,
-            "process 2: exit 3, last output: epoch 3",
+            "process 2 (replica 1, local rank 0): exit 3, last output: epoch 3",
             id="mpirun-exit",
         ),
-        pytest.param(MPI_RAISES + MPI_EXIT, "process 2: ValueError: nan", id="mpirun-no-abort"),
-        pytest.param(MPI_KILLED, "process 2: killed by SIGKILL", id="mpirun-killed"),
-        pytest.param(MPI_4_KILLED, "process 2: killed by SIGKILL", id="mpirun-4-killed"),
+        pytest.param(
+            MPI_RAISES + MPI_EXIT,
+            "process 2 (replica 1, local rank 0): ValueError: nan",
+            id="mpirun-no-abort",
+        ),
+        pytest.param(
+            MPI_KILLED, "process 2 (replica 1, local rank 0): killed by SIGKILL", id="mpirun-killed"
+        ),
+        pytest.param(
+            MPI_4_KILLED,
+            "process 2 (replica 1, local rank 0): killed by SIGKILL",
+            id="mpirun-4-killed",
+        ),
     ],
 )
 def test_of_the_processes_of_a_launcher_the_first_to_fail_is_named(
@@ -160,4 +180,4 @@ def test_of_the_processes_of_a_launcher_the_first_to_fail_is_named(
 ) -> None:
     output = tmp_path / "output"
     output.write_text(printed)
-    assert last_output(str(output)) == line
+    assert last_output(str(output), 2) == line
