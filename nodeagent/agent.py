@@ -22,6 +22,7 @@ from typing import NoReturn
 import structlog
 
 from nodeagent.collect.ingest import Collection, Ingest
+from nodeagent.collect.log_metrics import LogRequest
 from nodeagent.collect.pace import Pace
 from nodeagent.collect.streams import Cursor, StreamId
 from nodeagent.config import Settings, SettingsError, read_settings, unreadable_files
@@ -611,7 +612,7 @@ class Agent:
         folder: ReplicaFolder,
         uploads: Uploads,
         paused: Callable[[bool], None],
-        log_metrics: Sequence[str],
+        log_request: LogRequest,
     ) -> AsyncIterator[Collection]:
         cursors = await self._parts.run(partial(self._parts.journal.cursors, replica_id))
         collection = Collection(
@@ -624,7 +625,8 @@ class Agent:
             writes=self._parts.writes,
             clock=self._parts.clock,
             pace=Pace(self._settings.log_bytes_per_s, self._parts.clock),
-            log_metrics=log_metrics,
+            log_metrics=log_request.patterns,
+            process=log_request.process,
         )
         async with self._ingest.collecting(collection):
             yield collection

@@ -77,6 +77,7 @@ class Collection:
         clock: measures the rate of its work.
         pace: of its log; None: unlimited.
         log_metrics: requests for metrics out of its log (`nsml.log_metrics.patterns`).
+        process: the first of the replica's, of those that a launcher starts.
     """
 
     def __init__(
@@ -92,6 +93,7 @@ class Collection:
         clock: Clock | None = None,
         pace: Pace | None = None,
         log_metrics: Sequence[str] = (),
+        process: int = 0,
     ) -> None:
         clock = clock or SystemClock()
         self._pace = pace
@@ -101,7 +103,7 @@ class Collection:
         self.replica_id = replica_id
         self._folder = folder
         self._writes = writes
-        metrics = LogMetrics(folder, log_metrics, clock) if log_metrics else None
+        metrics = LogMetrics(folder, log_metrics, clock, process=process) if log_metrics else None
         self._spool = ReplicaSpool(replica_id, folder, cursors, log_metrics=metrics)
         self._acknowledged = dict(cursors)
         self._noticed = {stream: cursor.last for stream, cursor in cursors.items()}

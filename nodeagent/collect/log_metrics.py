@@ -12,7 +12,7 @@ import math
 import os
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import structlog
 
@@ -43,6 +43,13 @@ _PIECE: Final = 1 << 20
 log = structlog.get_logger()
 
 
+class LogRequest(NamedTuple):
+    """Requests for metrics out of a replica's log, and its first process: all of a launcher print the same."""
+
+    patterns: Sequence[str] = ()
+    process: int = 0
+
+
 @dataclass(slots=True)
 class _Passed:
     """Lines that were not read since the last report of them."""
@@ -58,14 +65,18 @@ class LogMetrics:
         folder: of the replica.
         requests: checked by `nsml.log_metrics.patterns.check_all`.
         clock: stamps the points, and measures the rate.
+        process: the first one of the replica, by its number in the session: those of a launcher print the same.
     """
 
-    def __init__(self, folder: ReplicaFolder, requests: Sequence[str], clock: Clock) -> None:
+    def __init__(
+        self, folder: ReplicaFolder, requests: Sequence[str], clock: Clock, *, process: int = 0
+    ) -> None:
+        self._process = process
         self._path = folder.log_records
         self._requests = tuple(requests)
         self._clock = clock
         self._descriptor = -1
-        self._scanner = Scanner(self._requests)
+        self._scanner = Scanner(self._requests, process=process)
         self._size = self._count = 0
         self._waiting: list[bytes] = []
         """Records that the disk has not taken yet."""
@@ -95,7 +106,9 @@ class LogMetrics:
 
     def skip(self, offset: int) -> None:
         """Continue at another offset: the program shortened its log, or left a hole."""
-        self._scanner = Scanner(self._requests, offset=offset, state=self._scanner.state)
+        self._scanner = Scanner(
+            self._requests, offset=offset, state=self._scanner.state, process=self._process
+        )
 
     def take(self, text: bytes) -> bool:
         """Read the next piece of the log; returns whether its points are on file."""
@@ -213,7 +226,9 @@ class LogMetrics:
             self._size = size if size >= len(MAGIC) else 0
         if last is not None:
             _, end, *state = last
-            self._scanner = Scanner(self._requests, offset=end, state=State.of(state))
+            self._scanner = Scanner(
+                self._requests, offset=end, state=State.of(state), process=self._process
+            )
 
     def _read_last(self, descriptor: int) -> list[Any] | None:
         """Return the place of the last record that ends a line; notes its number, and the end of the file up to it."""

@@ -14,6 +14,7 @@ from typing import NoReturn, Protocol
 
 import structlog
 
+from nodeagent.collect.log_metrics import LogRequest
 from nodeagent.collect.spool import text_of
 from nodeagent.confinement import is_confined, is_sealed
 from nodeagent.folders import FIRST_LOST, ReplicaFolder, ReplicaId, write_atomically
@@ -95,7 +96,7 @@ class Defaults:
 
 
 Collect = Callable[
-    [ReplicaId, ReplicaFolder, Uploads, Callable[[bool], None], Sequence[str]],
+    [ReplicaId, ReplicaFolder, Uploads, Callable[[bool], None], LogRequest],
     AbstractAsyncContextManager[Collection],
 ]
 
@@ -339,7 +340,9 @@ class Runner:
         await told.wait()
         self.has_collected = True
         uploads = self._uploads()
-        async with self.place.collect(self.replica_id, self.folder, uploads, self._paused, ()):
+        async with self.place.collect(
+            self.replica_id, self.folder, uploads, self._paused, LogRequest()
+        ):
             await asyncio.Event().wait()
         raise AssertionError
 
@@ -407,9 +410,8 @@ class Runner:
         self.has_collected = True
         uploads = self._uploads()
         await uploads.restore()
-        metrics = self._log_metrics()
         collecting = self.place.collect(
-            self.replica_id, self.folder, uploads, self._paused, metrics
+            self.replica_id, self.folder, uploads, self._paused, self._log_request()
         )
         async with collecting as collection, TaskGroup() as group:
             uploading = group.create_task(uploads.work())
@@ -427,15 +429,16 @@ class Runner:
             uploading.cancel()
         self._end(pb.REPLICA_PHASE_FINALIZED, end)
 
-    def _log_metrics(self) -> Sequence[str]:
+    def _log_request(self) -> LogRequest:
         """Return the requests for metrics out of its log that this version understands."""
         spec = self.assignment.spec
         try:
             check_all(spec.log_metrics)
         except ValueError as error:
             log.warning("log_metrics.refused", replica=str(self.replica_id), error=str(error))
-            return ()
-        return () if is_sealed(spec) else tuple(spec.log_metrics)
+            return LogRequest()
+        first = self.replica_id.rank * max(len(self.assignment.device_uuids), 1)
+        return LogRequest(() if is_sealed(spec) else tuple(spec.log_metrics), first)
 
     def _uploads(self) -> Uploads:
         only = _only_result(self.assignment.spec)

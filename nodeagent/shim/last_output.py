@@ -94,7 +94,7 @@ def _of_torchrun(lines: Sequence[str]) -> str:
     others = "\n".join(before[title:])
     begin = max((place for place, line in enumerate(before) if line == _TRACEBACK), default=title)
     printed = before[:begin]
-    found = []
+    found: list[tuple[str, int, Sequence[str]]] = []
     for match in (*_TORCHRUN_PROCESS.finditer(root), *_TORCHRUN_PROCESS.finditer(others)):
         rank, local, code = (int(number) for number in match.groups())
         own = _printed_by(_OF_TORCH_PROCESS.format(rank), printed)

@@ -30,6 +30,11 @@ _ESCAPE: Final = re.compile(rb"\x1b\[[0-9;?]{0,32}[ -/]{0,4}[@-~]|\x1b[()][A-Z0-
 _MARKS: Final = re.compile(rb"[\r\x1b\x08]")
 """Bytes with which a block is read line by line: searches of the whole would take them for text of a line."""
 _NUMBER: Final = re.compile(NUMBER.encode())
+_TAG: Final = re.compile(
+    rb"(?:\[rank(?P<rank>\d{1,7})\]: ?|\[(?:[^\s\]]{1,99}@)?\d{1,10},(?P<process>\d{1,7})\]<std(?:out|err)>: ?)+"
+)
+"""What launchers put before each line: its process."""
+_TAGS: Final = re.compile(rb"\[rank\d|\]<std")
 
 
 class LineValues(NamedTuple):
@@ -52,11 +57,18 @@ class Scanner:
         requests: checked by `patterns.check_all`.
         offset: of the first byte that `feed` gets.
         state: of a scanner that has read everything before `offset`.
+        process: the one that is read, of those that a launcher's lines name: all print the same metrics.
     """
 
     def __init__(
-        self, requests: Sequence[str], *, offset: int = 0, state: State | None = None
+        self,
+        requests: Sequence[str],
+        *,
+        offset: int = 0,
+        state: State | None = None,
+        process: int = 0,
     ) -> None:
+        self._process = process
         self._patterns = [pattern_of(one) for one in requests if one != AUTO]
         self._is_auto = AUTO in requests
         self._finders = [one.find_line for one in self._patterns]
@@ -143,7 +155,7 @@ class Scanner:
 
     def _lines(self, block: bytes, base: int) -> Iterator[LineValues]:
         """Yield the metrics of whole lines."""
-        has_marks = _MARKS.search(block) is not None
+        has_marks = _MARKS.search(block) is not None or _TAGS.search(block) is not None
         at, size = 0, len(block)
         hits = [-1] * len(self._finders)
         while at < size:
@@ -177,6 +189,10 @@ class Scanner:
         """Yield the metrics of one line, those of each step together; `is_hit`: it may have some."""
         if b"\x1b" in line or b"\x08" in line:
             line = _ESCAPE.sub(b"", line)
+        if (tag := _TAG.match(line)) is not None:
+            if int(tag["rank"] or tag["process"]) != self._process:
+                return
+            line = line[tag.end() :]
         if not is_hit and not any(find(line) for find in self._finders):
             return
         if self.room is not None:

@@ -39,6 +39,22 @@ def test_an_ordinary_line_has_none(line: str) -> None:
     assert found_in(f"{line}\n".encode()) == []
 
 
+@pytest.mark.parametrize("tag", ["[rank{}]: ", "[rank{0}]: [rank{0}]: ", "[1,{}]<stdout>: "])
+@pytest.mark.parametrize("requests", [["auto"], [r"loss=^step \d+: loss=(\S+)"]])
+def test_of_a_launchers_processes_one_has_curves(tag: str, requests: list[str]) -> None:
+    lines = [
+        f"{tag.format(rank)}step {step}: loss={rank}.{step}\n" for step in (1, 2) for rank in (3, 2)
+    ]
+    data = "".join(["step 0: loss=7.5\n", *lines]).encode()
+    scanner = Scanner(requests, process=2)
+    found = [*scanner.feed(data[:30]), *scanner.feed(data[30:]), *scanner.end()]
+    assert [(one.step, one.values) for one in found] == [
+        (0, {"loss": 7.5}),
+        (1, {"loss": 2.1}),
+        (2, {"loss": 2.2}),
+    ]
+
+
 def test_a_pattern_gives_a_number_and_a_step() -> None:
     data = b"at 7 the L is 0.5!\nat 8 the L is nan\nthe L is none\nat 9 the L is 1e-3.\n"
     found = found_in(data, [r"L=at (?P<step>\d+) .*L is (\S+)"])
