@@ -12,6 +12,8 @@ from tests.e2e.nemesis import ENDED
 from tests.e2e.programs import wait_for
 from tests.support.in_process import Platform
 
+pytestmark = pytest.mark.timeout(720)  # packages are installed: gigabytes, where an index is slow
+ENDED_WITHIN_S = 600
 PROGRAMS = {
     "ring.py": """\
 import os
@@ -72,6 +74,42 @@ if len(sys.argv) > 1:
     dist.all_reduce(total)
 dist.destroy_process_group()
 """,
+    "zero.py": """\
+import argparse
+
+import deepspeed
+import torch
+import torch.distributed as dist
+
+deepspeed.ops.__compatible_ops__["deepspeed_shm_comm"] = False  # needs a compiler
+parser = argparse.ArgumentParser()
+parser.add_argument("--local_rank", type=int)
+parser.add_argument("--fails", type=int, default=-1)
+options = parser.parse_args()
+torch.manual_seed(0)
+model = torch.nn.Linear(4, 1)
+engine, _, _, _ = deepspeed.initialize(
+    model=model,
+    model_parameters=model.parameters(),
+    config={
+        "train_micro_batch_size_per_gpu": 8,
+        "optimizer": {"type": "AdamW", "params": {"lr": 0.05, "torch_adam": True}},
+        "zero_optimization": {"stage": 1},
+    },
+)
+rank, world = dist.get_rank(), dist.get_world_size()
+for step in range(10):
+    if rank == options.fails and step == 5:
+        raise ValueError("no more data")
+    x = torch.randn(8, 4, generator=torch.Generator().manual_seed(step * world + rank))
+    engine.backward(torch.nn.functional.mse_loss(engine(x), x.sum(1, keepdim=True)))
+    engine.step()
+own = torch.cat([one.detach().flatten() for one in model.parameters()])
+every = [torch.zeros_like(own) for _ in range(world)]
+dist.all_gather(every, own)
+is_same = all(torch.equal(one, own) for one in every)
+print(f"process {rank} of {world}, {engine.global_steps} steps, same {is_same}")
+""",
     "mean.py": """\
 import torch
 from accelerate import Accelerator
@@ -103,7 +141,7 @@ def launched(
         item = platform.json("ps", "-a")["items"][0]
         return item if item["state"] in ENDED else None
 
-    item = wait_for(ended, timeout_s=600, what=f"{name} ended")
+    item = wait_for(ended, timeout_s=ENDED_WITHIN_S, what=f"{name} ended")
     logs = [platform.nsml("logs", name, "--rank", str(rank)).stdout for rank in (0, 1)]
     return item, logs
 
@@ -112,6 +150,7 @@ def started(logs: list[str], pattern: str) -> list[str]:
     return sorted(re.findall(pattern, "\n".join(logs)))
 
 
+OF_TORCH = "torch==2.13.0\naccelerate\n"
 OF_MPI = ["--launch", "mpirun", "-g", "2", "-e", "ring.py"]
 
 
@@ -169,8 +208,8 @@ def test_a_gang_is_a_ray_cluster(platform: Platform, tmp_path: Path) -> None:
 def test_torch_processes_of_all_replicas_meet(
     platform: Platform, tmp_path: Path, launcher: str, entry: str
 ) -> None:
-    needed = "torch==2.13.0\naccelerate\n"
-    item, logs = launched(platform, tmp_path, needed, "--launch", launcher, "-g", "2", "-e", entry)
+    words = ["--launch", launcher, "-g", "2", "-e", entry]
+    item, logs = launched(platform, tmp_path, OF_TORCH, *words)
     assert item["state"] == "SUCCEEDED", (item.get("end"), logs)
     for rank in range(4):
         line = rf"\[rank{rank}\]: *process {rank} of 4, sum 10"
@@ -180,9 +219,32 @@ def test_torch_processes_of_all_replicas_meet(
 @pytest.mark.slow
 def test_the_process_that_fails_first_is_named(platform: Platform, tmp_path: Path) -> None:
     words = ["--launch", "torchrun", "-g", "2", "-e", "reduce.py", "--", "3"]
-    item, logs = launched(platform, tmp_path, "torch==2.13.0\naccelerate\n", *words)
+    item, logs = launched(platform, tmp_path, OF_TORCH, *words)
     assert (item["state"], item["end"]["rank"], item["end"]["exit_code"]) == ("FAILED", 1, 1), item
     cause = "process 3 (local rank 1): ValueError: no more data"
     assert item["end"]["message"] == cause, logs
     assert f"why: {cause}" in platform.nsml("status", item["name"]).stdout
     assert cause in platform.nsml("ps", "-a").stdout
+
+
+OF_DEEPSPEED = ["--launch", "deepspeed", "-g", "2", "-e", "zero.py"]
+
+
+@pytest.mark.slow
+def test_deepspeed_trains_with_all_replicas(platform: Platform, tmp_path: Path) -> None:
+    item, logs = launched(platform, tmp_path, OF_TORCH + "deepspeed\nnumpy\n", *OF_DEEPSPEED)
+    assert item["state"] == "SUCCEEDED", (item.get("end"), logs)
+    for rank in range(4):
+        line = f"[rank{rank}]: process {rank} of 4, 10 steps, same True"
+        assert line in logs[rank // 2], logs
+
+
+@pytest.mark.slow
+def test_the_deepspeed_process_that_fails_first_is_named(
+    platform: Platform, tmp_path: Path
+) -> None:
+    words = [*OF_DEEPSPEED, "--", "--fails", "3"]
+    item, logs = launched(platform, tmp_path, OF_TORCH + "deepspeed\nnumpy\n", *words)
+    assert (item["state"], item["end"]["rank"]) == ("FAILED", 1), (item, logs)
+    cause = "process 3 (local rank 1): ValueError: no more data"
+    assert item["end"]["message"] == cause, logs
