@@ -41,7 +41,6 @@ _MPI_SIGNAL = re.compile(
     re.MULTILINE,
 )
 _OF_MPI_PROCESS = r"\[(?:\S+@)?\d+,{}\]<std(?:out|err)>: ?"
-_OF_TORCH_PROCESS = r"(?:\[rank{}\]: ?)+"
 
 
 def last_output(path: str, processes: int = 1) -> str:
@@ -97,7 +96,7 @@ def _of_torchrun(lines: Sequence[str]) -> str:
     found: list[tuple[str, int, Sequence[str]]] = []
     for match in (*_TORCHRUN_PROCESS.finditer(root), *_TORCHRUN_PROCESS.finditer(others)):
         rank, local, code = (int(number) for number in match.groups())
-        own = _printed_by(_OF_TORCH_PROCESS.format(rank), printed)
+        own = _printed_by_rank(rank, printed)
         found.append((f"process {rank} (local rank {local})", code, own))
     # Its launcher ended it.
     first = [one for one in found if one[1] != -signal.SIGTERM] or found
@@ -117,7 +116,7 @@ def _of_labelled(lines: Sequence[str]) -> str:
     found = []
     for match in filter(None, map(_LABELLED.match, lines)):
         rank, local, code = int(match[1]), int(match[2]), int(match[4])
-        own = _printed_by(_OF_TORCH_PROCESS.format(rank), lines)
+        own = _printed_by_rank(rank, lines)
         how = _how_it_ended(code if match[3] == "exit code" else -code, own)
         found.append(f"process {rank} (local rank {local}): {how}")
     return _first_of(found)
@@ -144,6 +143,16 @@ def _printed_by(prefix: str, lines: Sequence[str]) -> list[str]:
     begin = re.compile(prefix)
     found = [line[match.end() :] for line in lines if (match := begin.match(line))]
     return [line for line in found if any(map(str.isalnum, line))]
+
+
+def _printed_by_rank(rank: int, lines: Sequence[str]) -> list[str]:
+    """Return the lines of a process, without its rank; only those of torch's own traceback, which has it twice, if any.
+
+    Its other output may be between them: launchers read both streams one after the other.
+    """
+    tag = rf"\[rank{rank}\]: ?"
+    own = _printed_by(tag + tag, lines)
+    return own if _TRACEBACK in own else _printed_by(f"(?:{tag})+", lines)
 
 
 def _how_it_ended(code: int, printed: Sequence[str]) -> str:

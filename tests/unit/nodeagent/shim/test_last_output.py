@@ -126,6 +126,12 @@ MPI_4_KILLED = (
             id="torchrun",
         ),
         pytest.param(
+            RAISES.replace("line 3, in <module>", "line 3, in <module>\n[rank3]: epoch 0")
+            + torchrun(3, "1 (pid: 9) ", ENDED),
+            "process 3 (local rank 1): ValueError: nan",
+            id="torchrun-both-streams",
+        ),
+        pytest.param(
             LOST + RAISES + torchrun(2, "1 (pid: 7) ", failure(3, "1 (pid: 9) ")),
             "process 3 (local rank 1): ValueError: nan",
             id="torchrun-both-at-one-look",
