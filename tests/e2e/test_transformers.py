@@ -64,9 +64,9 @@ def test_a_preempted_trainer_goes_on(platform: Platform, tmp_path: Path) -> None
     platform.nsml("requeue", name)
     wait_for(lambda: shown()["state"] == "SUCCEEDED", timeout_s=LIMIT_S, what="it came to its end")
     assert shown()["attempt"] == 2
-    log = platform.nsml("logs", name).stdout
-    assert "saved checkpoint checkpoint-" in log
-    assert "goes on from checkpoint checkpoint-" in log
+    first = platform.nsml("logs", name, "--attempt", "1").stdout
+    assert "saved checkpoint checkpoint-" in first
+    assert "goes on from checkpoint checkpoint-" in platform.nsml("logs", name).stdout
     told = platform.nsml("events", name, "train/loss", "-o", "csv").stdout
     steps = [int(float(row["step"])) for row in csv.DictReader(io.StringIO(told))]
     assert steps == list(range(1, 13))
