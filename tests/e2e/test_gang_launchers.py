@@ -223,7 +223,7 @@ def test_the_process_that_fails_first_is_named(platform: Platform, tmp_path: Pat
     assert (item["state"], item["end"]["rank"], item["end"]["exit_code"]) == ("FAILED", 1, 1), item
     cause = "process 3 (local rank 1): ValueError: no more data"
     assert item["end"]["message"] == cause, logs
-    assert f"why: {cause}" in platform.nsml("status", item["name"]).stdout
+    assert f"why: {cause}" in platform.nsml("status", "--explain", item["name"]).stdout
     assert cause in platform.nsml("ps", "-a").stdout
 
 
