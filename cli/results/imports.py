@@ -16,7 +16,7 @@ from cli.group import Group, command, pass_app
 from cli.output import write_list
 from cli.progress import Progress
 from nsml.common.text import visible
-from nsml.common.units import counted, duration_text, local_moment, moment
+from nsml.common.units import counted, duration_text, local_moment, moment, size_text
 from nsml.view.tables import Column
 
 if TYPE_CHECKING:
@@ -36,7 +36,7 @@ _STATES = {"SUCCEEDED": "SUC", "FAILED": "FAI", "STOPPED": "STO"}
 def import_() -> None:
     """Make ended sessions of runs that other tools recorded.
 
-    With their configuration, metrics, media, times and outcome, so that nsml plot, ps and diff compare them with
+    With their configuration, metrics, media, artifacts, times and outcome, so that nsml plot, ps and diff compare them with
     sessions. They are yours and private, and count for what you may report in a day. A run that was imported before is not
     imported again. What a folder has is read on this machine; nothing is sent to the other tool.
     """
@@ -50,7 +50,7 @@ class _Reader(Protocol):
 
 @dataclass(slots=True)
 class _Imported:
-    """A run, and what became of it. `points`, `media`: -1 if it was not read."""
+    """A run, and what became of it. `points`, `media`, `artifacts`: -1 if it was not read."""
 
     run: PastRun
     dataset: str
@@ -58,6 +58,8 @@ class _Imported:
     was_there: bool = False
     points: int = -1
     media: int = -1
+    artifacts: int = -1
+    artifact_bytes: int = -1
     left_out: tuple[str, ...] = ()
     is_damaged: bool = False
     is_empty: bool = False
@@ -111,6 +113,12 @@ def _common(function: Callable[..., Any]) -> Callable[..., Any]:
             help="Only runs with such a name; repeatable.",
         ),
         click.option(
+            "--no-artifacts",
+            "skips_artifacts",
+            is_flag=True,
+            help="Without files that become artifacts.",
+        ),
+        click.option(
             "-d",
             "--dataset",
             metavar="NAME",
@@ -159,8 +167,8 @@ def tensorboard(app: App, **given: Any) -> ExitCode:
 def mlflow(app: App, **given: Any) -> ExitCode:
     """Import the runs of a folder with mlruns or mlflow.db.
 
-    DIR is mlruns, an experiment in it, or the folder that mlruns or mlflow.db is in. Removed runs are left out; of artifacts
-    images, sounds, videos, texts and tables become media. Nested runs are sessions of their own.
+    DIR is mlruns, an experiment in it, or the folder that mlruns or mlflow.db is in. Removed runs are left out. Images,
+    sounds, videos, texts and tables become media, models and other files artifacts. Nested runs are sessions of their own.
     """
     from nsml.imports import mlflow as reader
 
@@ -181,7 +189,7 @@ def wandb(app: App, **given: Any) -> ExitCode:
     """Import the runs of a folder wandb, online and offline ones.
 
     DIR is wandb, the folder of one run, or a folder above them. The folders of a resumed run become one session. Files of
-    runs that are at W&B only are not fetched.
+    run.save and log_artifact become artifacts if they are in DIR: give the program's folder. Nothing is fetched from W&B.
     """
     from nsml.imports import wandb as reader
 
@@ -196,6 +204,7 @@ def _import(
     dataset: str | None,
     globs: tuple[str, ...],
     is_check: bool,
+    skips_artifacts: bool = False,
 ) -> ExitCode:
     from nsml.client.errors import ClientError
     from nsml.imports.folders import Folder
@@ -223,7 +232,12 @@ def _import(
         progress = Progress(
             app, "reading" if is_check else "importing", words=lambda total: counted(total, "run")
         )
-        importing = _Importing(app, rows, lambda done: progress.update(done, len(rows)))
+        importing = _Importing(
+            app,
+            rows,
+            lambda done: progress.update(done, len(rows)),
+            with_artifacts=not skips_artifacts,
+        )
         try:
             if is_check:
                 importing.check()
@@ -279,9 +293,15 @@ class _Importing:
     """Imports runs one after the other; `done`: how many are over."""
 
     def __init__(
-        self, app: App, rows: Sequence[_Imported], progress: Callable[[int], None]
+        self,
+        app: App,
+        rows: Sequence[_Imported],
+        progress: Callable[[int], None],
+        *,
+        with_artifacts: bool,
     ) -> None:
         self._app = app
+        self._with_artifacts = with_artifacts
         self._rows = rows
         self._progress = progress
         self.done = 0
@@ -292,7 +312,7 @@ class _Importing:
 
         for row in self._rows:
             try:
-                with recorded(row.run) as recording:
+                with recorded(row.run, with_artifacts=self._with_artifacts) as recording:
                     _note(row, recording)
             except (OSError, ValueError) as error:
                 row.error = _words(error)
@@ -329,7 +349,10 @@ class _Importing:
             return
         with tempfile.TemporaryDirectory(prefix="nsml-import-") as scratch:
             file = Path(scratch) / "session.tar.zst"
-            await to_its_end(in_thread(partial(_write, file, row, self._app.clock.time())))
+            write = partial(
+                _write, file, row, self._app.clock.time(), with_artifacts=self._with_artifacts
+            )
+            await to_its_end(in_thread(write))
             if row.is_empty:
                 return
             contents = await to_its_end(in_thread(partial(read_contents, file)))
@@ -340,10 +363,13 @@ def _restored(row: _Imported, session: Session) -> None:
     row.session = session
 
 
-def _write(file: Path, row: _Imported, now: float) -> None:
+def _write(file: Path, row: _Imported, now: float, *, with_artifacts: bool) -> None:
     from nsml.imports.archives import recorded, write_archive
 
-    with recorded(row.run) as recording, file.open("wb") as archive:
+    with (
+        recorded(row.run, with_artifacts=with_artifacts) as recording,
+        file.open("wb") as archive,
+    ):
         _note(row, recording)
         if not row.is_empty:
             write_archive(archive, row.run, recording, dataset=row.dataset, now=now)
@@ -351,6 +377,8 @@ def _write(file: Path, row: _Imported, now: float) -> None:
 
 def _note(row: _Imported, recording: Recording) -> None:
     row.points, row.media = recording.points, recording.media_files
+    artifacts = recording.artifacts.found
+    row.artifacts, row.artifact_bytes = len(artifacts), sum(one.size for one in artifacts)
     row.is_empty = recording.is_empty
     row.left_out, row.is_damaged = tuple(recording.left_out), recording.is_damaged
 
@@ -378,6 +406,10 @@ def _number(number: int) -> str:
     return "" if number < 0 else f"{number:,}"
 
 
+def _artifacts(row: _Imported) -> str:
+    return f"{row.artifacts:,} ({size_text(row.artifact_bytes)})" if row.artifacts > 0 else ""
+
+
 def _took(row: _Imported) -> str:
     began, ended = row.times
     return duration_text(ended - began) if began else ""
@@ -403,6 +435,9 @@ _COLUMNS: tuple[Column[_Imported], ...] = (
     Column(key="took", title="Took", cell=lambda one, _: _took(one), is_optional=True),
     Column(key="points", title="Points", cell=lambda one, _: _number(one.points)),
     Column(key="media", title="Media", cell=lambda one, _: _number(one.media), is_optional=True),
+    Column(
+        key="artifacts", title="Artifacts", cell=lambda one, _: _artifacts(one), is_optional=True
+    ),
     Column(key="result", title="Result", cell=lambda one, _: one.result, wraps=True),
 )
 
@@ -422,6 +457,8 @@ def _record(one: _Imported, *, is_check: bool) -> dict[str, Any]:
         "ended_at": moment(ended) if ended else None,
         "points": one.points if one.points >= 0 else None,
         "media": one.media if one.media >= 0 else None,
+        "artifacts": one.artifacts if one.artifacts >= 0 else None,
+        "artifact_bytes": one.artifact_bytes if one.artifact_bytes >= 0 else None,
         "imported": not one.was_there and one.session is not None,
         "was_there": one.was_there,
         "is_check": is_check,

@@ -17,6 +17,7 @@ from nsml._version import VERSION
 from nsml.client.session_backups import message_dict
 from nsml.common.units import moment
 from nsml.content.session_archives import ArchiveWriter, Header
+from nsml.imports.artifact_files import pieces_of
 from nsml.imports.runs import Outcome, Recording
 from nsml.spec import labels
 from nsml.spec.dataset_names import is_dataset_name
@@ -85,11 +86,13 @@ def session_of(run: PastRun, dataset: str) -> sessions_pb2.Session:
 
 
 @contextmanager
-def recorded(run: PastRun) -> Generator[Recording, None, None]:
+def recorded(run: PastRun, *, with_artifacts: bool = True) -> Generator[Recording, None, None]:
     """Read a run into a temporary folder. Blocking. Raises OSError, ValueError if it is not readable."""
     scratch = Path(tempfile.mkdtemp(prefix="nsml-import-"))
     try:
-        with Recording(run.origin, scratch, run.began_at) as recording:
+        with Recording(
+            run.origin, scratch, run.began_at, with_artifacts=with_artifacts
+        ) as recording:
             run.read(recording)
             run.began_at = run.began_at or recording.first_at
             run.ended_at = max(run.ended_at or recording.last_at, run.began_at)
@@ -101,7 +104,7 @@ def recorded(run: PastRun) -> Generator[Recording, None, None]:
 def write_archive(
     file: IO[bytes], run: PastRun, recording: Recording, *, dataset: str, now: float
 ) -> None:
-    """Write the backup of one session. Blocking. Raises OSError."""
+    """Write the backup of one session. Blocking. Raises OSError, ValueError if a file changed."""
     session = session_of(run, dataset)
     for name, values in recording.configs.items():
         if values:
@@ -110,6 +113,7 @@ def write_archive(
             )
     header = Header(run.origin, VERSION, moment(now), session.owner, (session.name,))
     with ArchiveWriter(file, header, now=now) as archive:
+        _add_artifacts(archive, recording)
         _add_media(archive, recording)
         size, pieces = recording.records()
         if size:
@@ -120,6 +124,31 @@ def write_archive(
         record = {"session": message_dict(session), "left_out": recording.left_out}
         archive.add(f"{_FOLDER}/session.json", json.dumps(record).encode() + b"\n")
         archive.finish()
+
+
+def _add_artifacts(archive: ArchiveWriter, recording: Recording) -> None:
+    rows = []
+    for one in recording.artifacts.found:
+        tree = f"{_FOLDER}/artifacts/{one.tree}"
+        for file in one.files:
+            archive.add_pieces(
+                f"{tree}/{file.path}",
+                file.size,
+                pieces_of(one, file),
+                is_executable=file.is_executable,
+            )
+        artifact = {
+            "name": one.name,
+            "version": one.version,
+            "state": "ARTIFACT_STATE_DURABLE",
+            "size_bytes": one.size,
+            "file_count": len(one.files),
+            "saved_at": moment(one.saved_at or recording.last_at),
+            "attempt": 1,
+        }
+        rows.append(json.dumps({"artifact": artifact, "path": tree}).encode() + b"\n")
+    if rows:
+        archive.add(f"{_FOLDER}/artifacts.jsonl", b"".join(rows))
 
 
 def _add_media(archive: ArchiveWriter, recording: Recording) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import stat
 from contextlib import contextmanager
+from pathlib import Path
 from typing import TYPE_CHECKING, BinaryIO, Final, Self
 
 from nsml._path_text import path_text
@@ -12,7 +13,6 @@ from nsml.content.safe_paths import beneath
 
 if TYPE_CHECKING:
     from collections.abc import Generator, Iterator
-    from pathlib import Path
     from types import TracebackType
 
     from nsml.content.safe_paths import Parts
@@ -28,6 +28,7 @@ class Folder:
     def __init__(self, root: Path) -> None:
         self._root = beneath(root.resolve())
         self.path = root.resolve()
+        self._given = root.absolute()  # programs recorded paths through links, too
         self.name = path_text(root.resolve().name)
         self.unreadable: list[str] = []
         """Folders that cannot be read, with the reason, the first of them."""
@@ -56,6 +57,34 @@ class Folder:
             return [], {}
         folders = [one.name for one in found if stat.S_ISDIR(one.mode)]
         return folders, {one.name: one.size for one in found if stat.S_ISREG(one.mode)}
+
+    def others(self, parts: Parts) -> dict[str, str]:
+        """Return what of a folder is neither a folder nor a regular file, by name: what kind of file it is."""
+        try:
+            found = self._root.scan(parts)
+        except OSError:  # `listing` has recorded it
+            return {}
+        return {
+            one.name: "a link" if stat.S_ISLNK(one.mode) else "no regular file"
+            for one in found
+            if not stat.S_ISDIR(one.mode) and not stat.S_ISREG(one.mode)
+        }
+
+    def target(self, parts: Parts) -> Parts:
+        """Return the place to which a link leads. Raises OSError, ValueError unless that is a path in this folder.
+
+        What is there, or on the way, may be a link itself, which `opened` refuses.
+        """
+        target = self.path.joinpath(*parts).readlink()
+        return self.place_of(str(self.path.joinpath(*parts[:-1], target)))
+
+    def place_of(self, path: str) -> Parts:
+        """Return the place of an absolute path. Raises ValueError unless it is in this folder."""
+        found = Path(os.path.normpath(path))
+        for root in (self.path, self._given):
+            if "\0" not in path and found != root and found.is_relative_to(root):
+                return found.relative_to(root).parts
+        raise ValueError(f"it is outside of {path_text(str(self.path))}")
 
     def walk(self, parts: Parts = ()) -> Iterator[tuple[Parts, dict[str, int]]]:
         """Yield each folder, sorted by path, with the sizes of its files. Raises ValueError if there are too many."""

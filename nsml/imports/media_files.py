@@ -42,27 +42,41 @@ def show_file(
     caption: str = "",
 ) -> None:
     """Record a file as media of this name; what cannot be shown is left out. `call`: what it is; default: by its end."""
+    why = try_to_show(into, folder, parts, name, call=call, step=step, time=time, caption=caption)
+    if why:
+        into.leave_out(why)
+
+
+def try_to_show(
+    into: Recording,
+    folder: Folder,
+    parts: Parts,
+    name: str,
+    *,
+    call: str = "",
+    step: float | None = None,
+    time: float | None = None,
+    caption: str = "",
+) -> str:
+    """Record a file as `show_file` does; return why not, "" if it is recorded."""
     call = call or _CALLS.get(parts[-1].rpartition(".")[2].lower(), "")
     most = _MOST_TABLE_BYTES if call in {"text", "table"} else MOST_BYTES
     try:
         data = folder.read(parts, most)
     except (OSError, ValueError) as error:
         why = (error.strerror if isinstance(error, OSError) else "") or str(error)
-        into.leave_out(f"media {name[:80]} ({shown(parts)}): {why}")
-        return
-    if call in {"text", "table"}:
-        table = table_of(data) if call == "table" or parts[-1].endswith(".json") else None
-        if table is not None:
-            into.show("table", name, table[1], step, time, columns=table[0], caption=caption)
-        elif call == "table" or len(data) > _MOST_TEXT_BYTES:
-            into.leave_out(
-                f"media {name[:80]}: no table, and no text of at most {_MOST_TEXT_BYTES:,} bytes"
-            )
-        else:
-            text = data.decode("utf-8", "replace")
-            into.show("text", name, text, step, time, caption=caption)
-    elif call:
-        into.show(call, name, data, step, time, caption=caption)
+        return f"media {name[:80]} ({shown(parts)}): {why}"
+    if call not in {"text", "table"}:
+        return into.try_to_show(call, name, data, step, time, caption=caption) if call else ""
+    table = table_of(data) if call == "table" or parts[-1].endswith(".json") else None
+    if table is not None:
+        return into.try_to_show(
+            "table", name, table[1], step, time, columns=table[0], caption=caption
+        )
+    if call == "table" or len(data) > _MOST_TEXT_BYTES:
+        return f"media {name[:80]}: no table, and no text of at most {_MOST_TEXT_BYTES:,} bytes"
+    text = data.decode("utf-8", "replace")
+    return into.try_to_show("text", name, text, step, time, caption=caption)
 
 
 def table_of(data: bytes) -> tuple[list[str], list[Any]] | None:

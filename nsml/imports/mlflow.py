@@ -7,13 +7,12 @@ import json
 import re
 from contextlib import ExitStack, suppress
 from functools import partial
-from itertools import chain
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from nsml._echo._mlflow import plain
 from nsml._path_text import name_text
 from nsml.imports.folders import shown
-from nsml.imports.media_files import is_media, show_file
+from nsml.imports.media_files import is_media, show_file, try_to_show
 from nsml.imports.mlflow_database import Database
 from nsml.imports.runs import Outcome, PastRun
 
@@ -30,6 +29,8 @@ ORIGIN: Final = "mlflow"
 DATABASE: Final = "mlflow.db"
 _META: Final = "meta.yaml"
 _STORES: Final = ("mlruns", "mlartifacts")
+_MODEL: Final = "MLmodel"
+_MODELS: Final = "models"
 _ACTIVE: Final = "active"
 _OUTCOMES: Final = {
     **dict.fromkeys(("3", "FINISHED"), Outcome.SUCCEEDED),
@@ -48,6 +49,14 @@ _IMAGE: Final = re.compile(
     r"images/(?P<key>.+)[+%]step[+%](?P<step>-?\d{1,18})[+%]timestamp[+%](?P<time>\d{1,18})[+%].*\.png"
 )
 """The name of an image of `log_image` with a key."""
+
+
+class _Model(NamedTuple):
+    """A logged model. `place`: the folder of its files; `created_at`: Unix seconds."""
+
+    name: str
+    place: Parts
+    created_at: float
 
 
 def find(folder: Folder) -> list[PastRun]:
@@ -79,13 +88,30 @@ def _in_files(folder: Folder) -> Iterator[PastRun]:
         name = experiment.get("name", "")
         if experiment.get("lifecycle_stage", _ACTIVE) != _ACTIVE:
             continue
+        models = _models(folder, (*place, _MODELS))
         for below in folder.listing(place)[0]:
             meta = _meta(folder, (*place, below))
             if meta.get("run_id") and meta.get("lifecycle_stage", _ACTIVE) == _ACTIVE:
                 tags = dict(_entries(folder, (*place, below, "tags")))
                 run = _run_of(meta, tags, name, shown((*place, below)))
-                run.read = partial(_read_files, folder, (*place, below), tags)
+                own = models.get(meta["run_id"], [])
+                run.read = partial(_read_files, folder, (*place, below), tags, meta, own)
                 yield run
+
+
+def _models(folder: Folder, place: Parts) -> dict[str, list[_Model]]:
+    """Return the logged models of an experiment by the run that logged them."""
+    found: dict[str, list[_Model]] = {}
+    for name in folder.listing(place)[0]:
+        meta = _meta(folder, (*place, name))
+        if meta.get("source_run_id") and meta.get("lifecycle_stage", _ACTIVE) == _ACTIVE:
+            model = _Model(
+                meta.get("name") or name,
+                (*place, name, "artifacts"),
+                _seconds(meta.get("creation_timestamp")),
+            )
+            found.setdefault(meta["source_run_id"], []).append(model)
+    return found
 
 
 def _meta(folder: Folder, place: Parts) -> dict[str, str]:
@@ -129,7 +155,14 @@ def _entries(folder: Folder, place: Parts) -> Iterator[tuple[str, str]]:
                 yield key, data.decode("utf-8", "replace")
 
 
-def _read_files(folder: Folder, place: Parts, tags: Mapping[str, str], into: Recording) -> None:
+def _read_files(  # noqa: PLR0917 - of `partial`
+    folder: Folder,
+    place: Parts,
+    tags: Mapping[str, str],
+    meta: Mapping[str, str],
+    models: list[_Model],
+    into: Recording,
+) -> None:
     parameters = {key: plain(value) for key, value in _entries(folder, (*place, "params"))}
     _configure(into, parameters, tags)
     files = [(*parts, name) for parts, names in folder.walk((*place, "metrics")) for name in names]
@@ -151,7 +184,11 @@ def _read_files(folder: Folder, place: Parts, tags: Mapping[str, str], into: Rec
                 streams.append(_points(file, key, shown(parts), into))
             for time, step, key, value in heapq.merge(*streams, key=_order):
                 into.metrics({key: value}, step, time)
-    _show_artifacts(into, folder, (*place, "artifacts"))
+    artifacts = (*place, "artifacts")
+    if folder.listing(artifacts) == ([], {}):
+        _name_elsewhere(into, meta.get("artifact_uri", ""))
+    _take_artifacts(into, folder, artifacts)
+    _take_models(into, folder, models)
 
 
 def _order(point: tuple[float, float, str, float]) -> tuple[float, float]:
@@ -217,16 +254,29 @@ def _read_database(
         _configure(into, parameters, tags)
         for key, value, time, step in database.metrics(run_id):
             into.metrics({key: value}, step, time / 1000)
-    uri = row.get("artifact_uri", "")
+        models = [
+            _Model(
+                name or model_id, (*store, experiment, _MODELS, model_id, "artifacts"), at / 1000
+            )
+            for model_id, experiment, name, at in database.models(run_id)
+            for store in ((), *((one,) for one in _STORES))
+            if _NAME.fullmatch(model_id) and _NAME.fullmatch(experiment)
+        ]
     for place in places:
         if all(map(_NAME.fullmatch, place)) and folder.listing(place) != ([], {}):
-            _show_artifacts(into, folder, place)
-            return
-    if uri and "://" in uri and not uri.startswith("file:"):
-        into.leave_out(f"artifacts in {uri[:200]}, if there are any")
+            _take_artifacts(into, folder, place)
+            break
+    else:
+        _name_elsewhere(into, row.get("artifact_uri", ""))
+    _take_models(into, folder, [one for one in models if folder.listing(one.place) != ([], {})])
 
 
 # Both.
+
+
+def _name_elsewhere(into: Recording, uri: str) -> None:
+    if "://" in uri and not uri.startswith("file:"):
+        into.leave_out(f"artifacts in {name_text(uri)[:200]}, if there are any")
 
 
 def _run_of(
@@ -277,25 +327,66 @@ def _configure(into: Recording, parameters: Mapping[str, Any], tags: Mapping[str
         into.config({**parameters, **own})
 
 
-def _show_artifacts(into: Recording, folder: Folder, place: Parts) -> None:
-    """Record artifacts that are media, and name the others."""
-    files = chain.from_iterable(
-        (((*parts, name), size) for name, size in sizes.items())
-        for parts, sizes in folder.walk(place)
-    )
-    for number, (parts, size) in enumerate(files):
-        if number >= _MOST_FILES:
+def _take_artifacts(into: Recording, folder: Folder, place: Parts) -> None:
+    """Record files as media, and folders with anything else as artifacts, also models: folders with MLmodel.
+
+    What lies directly in the folder of artifacts is an artifact of its own, as is each folder there.
+    """
+    models: set[Parts] = set()
+    groups: dict[Parts, dict[Parts, Parts]] = {}
+    needed: set[Parts] = set()
+    """Groups with files that are not shown."""
+    left = _MOST_FILES
+    for parts, sizes in folder.walk(place):
+        inside = parts[len(place) :]
+        left -= len(sizes)
+        if left < 0:
             into.leave_out(f"artifacts beyond {_MOST_FILES:,} files")
-            return
-        name = "/".join(parts[len(place) :])
-        match = _IMAGE.fullmatch(name)
-        if match:
-            key = re.sub("[~#]", "/", match["key"])
-            at = int(match["time"]) / 1000
-            show_file(into, folder, parts, key, call="image", step=int(match["step"]), time=at)
-        elif name.endswith(("+compressed.webp", "%compressed.webp")):
-            continue  # the same image, small
-        elif is_media(name):
-            show_file(into, folder, parts, name)
-        else:
-            into.leave_out(f"artifact {name_text(name)[:200]}: {size:,} bytes")
+            break
+        if _MODEL in sizes and inside not in models:
+            models.add(inside)
+        model = next((inside[:at] for at in range(len(inside) + 1) if inside[:at] in models), None)
+        _name_others(into, folder, parts, "/".join(inside))
+        for name in sizes:
+            path, file = (*inside, name), (*parts, name)
+            top = path[:1] if model is None else model
+            if model is None and _is_shown_alone(into, folder, file, "/".join(path)):
+                continue
+            is_shown = model is None and is_media(name)
+            if not is_shown or try_to_show(into, folder, file, shown(path)):
+                needed.add(top)
+            groups.setdefault(top, {})[path[len(top) :] or path] = file
+    for top in sorted(needed):
+        into.artifacts.add("/".join(top) or "model", folder, groups[top])
+
+
+def _name_others(into: Recording, folder: Folder, parts: Parts, place: str) -> None:
+    """Name links and special files of a folder of artifacts."""
+    if into.artifacts.is_on:
+        for name, what in folder.others(parts).items():
+            path = name_text(f"{place}/{name}" if place else name)
+            into.leave_out(f"artifact {path[:200]}: it is {what}")
+
+
+def _is_shown_alone(into: Recording, folder: Folder, parts: Parts, name: str) -> bool:
+    """Return whether a file is an image of `log_image`, or a small form of one: it is in no artifact."""
+    if name.endswith(("+compressed.webp", "%compressed.webp")):
+        return True
+    match = _IMAGE.fullmatch(name)
+    if match is None:
+        return False
+    key = re.sub("[~#]", "/", match["key"])
+    at = int(match["time"]) / 1000
+    show_file(into, folder, parts, key, call="image", step=int(match["step"]), time=at)
+    return True
+
+
+def _take_models(into: Recording, folder: Folder, models: list[_Model]) -> None:
+    """Record logged models of MLflow 3, which lie beside the runs: versions of one name in the order of their times."""
+    for one in sorted(models, key=lambda one: one.created_at):
+        files: dict[Parts, Parts] = {}
+        for parts, sizes in folder.walk(one.place):
+            inside = parts[len(one.place) :]
+            _name_others(into, folder, parts, "/".join((one.name, *inside)))
+            files |= {(*inside, name): (*parts, name) for name in sizes}
+        into.artifacts.add(one.name, folder, files, one.created_at)

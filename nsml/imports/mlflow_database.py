@@ -31,6 +31,11 @@ _COLUMNS: Final = {
     "params": ("key", "value", "run_uuid"),
     "tags": ("key", "value", "run_uuid"),
 }
+_MODELS: Final = ("model_id", "experiment_id", "name", "creation_timestamp_ms", "lifecycle_stage")
+"""Columns of `logged_models`, which MLflow has since version 3."""
+_IS_PLAIN: Final = (
+    "SELECT type FROM sqlite_master WHERE name = ? AND sql NOT LIKE 'CREATE VIRTUAL%'"
+)
 _OPTIONAL: Final = ("name", "user_id", "artifact_uri")
 _MOST_RUNS: Final = 100_000
 _MOST_ENTRIES: Final = 10_000
@@ -68,10 +73,7 @@ class Database:
 
     def _present(self, table: str) -> list[str]:
         """Return the columns of a table that are there. Raises ValueError if it is none of MLflow's."""
-        kinds = self._connection.execute(
-            "SELECT type FROM sqlite_master WHERE name = ? AND sql NOT LIKE 'CREATE VIRTUAL%'",
-            (table,),
-        ).fetchall()
+        kinds = self._connection.execute(_IS_PLAIN, (table,)).fetchall()
         columns = [row[1] for row in self._connection.execute(f"PRAGMA table_info({table})")]
         missing = [one for one in _COLUMNS[table] if one not in columns and one not in _OPTIONAL]
         if kinds != [("table",)] or missing:
@@ -113,6 +115,27 @@ class Database:
             if number >= _MOST_ENTRIES:
                 return
             yield str(key), "" if value is None else str(value)
+
+    def models(self, run: str) -> list[tuple[str, str, str, float]]:
+        """Return id, experiment, name and time in milliseconds of the models that a run logged; none before MLflow 3."""
+        try:
+            kinds = self._connection.execute(_IS_PLAIN, ("logged_models",)).fetchall()
+            columns = {
+                row[1] for row in self._connection.execute("PRAGMA table_info(logged_models)")
+            }
+            if kinds != [("table",)] or not {*_MODELS, "source_run_id"} <= columns:
+                return []
+            words = (
+                f"SELECT {', '.join(_MODELS)} FROM logged_models WHERE source_run_id = ? LIMIT ?"  # noqa: S608 - names of ours
+            )
+            rows = self._connection.execute(words, (run, _MOST_ENTRIES)).fetchall()
+        except sqlite3.Error as error:
+            raise ValueError(f"mlflow.db cannot be read: {error}") from error
+        return [
+            (str(key), str(experiment), str(name or ""), at if isinstance(at, (int, float)) else 0)
+            for key, experiment, name, at, stage in rows
+            if stage in {None, "active"}
+        ]
 
     def metrics(self, run: str) -> Iterator[tuple[str, float, float, float]]:
         """Yield name, value, time in milliseconds and step of the points of a run."""

@@ -16,6 +16,7 @@ from nsml._report import MOST_NAME_CHARS, encoded, metric_record
 from nsml._strict import Strictness, reason
 from nsml._values import LARGEST_INTEGER
 from nsml.content.media import MOST_OF_SESSION
+from nsml.imports.artifact_files import Artifacts
 from nsml.spec.reported_config import MOST_BYTES as MOST_CONFIG_BYTES
 
 if TYPE_CHECKING:
@@ -84,17 +85,21 @@ class Recording:
 
     Attributes:
         points: the number of values.
+        artifacts: files that become artifacts.
         left_out: what is missing, a line each.
         is_damaged: something could not be read.
         first_at, last_at: times of the first and last report in Unix seconds; 0 without any.
     """
 
-    def __init__(self, origin: str, scratch: Path, began_at: float = 0.0) -> None:
+    def __init__(
+        self, origin: str, scratch: Path, began_at: float = 0.0, *, with_artifacts: bool = True
+    ) -> None:
         self.origin = origin
         self.scratch = scratch
         self.points = 0
         self.media_files = 0
         self.left_out: list[str] = []
+        self.artifacts = Artifacts(self.leave_out, is_on=with_artifacts)
         self.is_damaged = False
         self.first_at, self.last_at = 0.0, began_at
         self._names: dict[str, str] = {}
@@ -134,7 +139,8 @@ class Recording:
     def is_empty(self) -> bool:
         """Whether nothing was reported, not even a configuration or output."""
         has_config = any(self.configs.values())
-        return not (self.points or self.media_files or has_config or self.log_bytes.tell())
+        has_files = self.media_files or self.artifacts.found or self.log_bytes.tell()
+        return not (self.points or has_config or has_files)
 
     def leave_out(self, text: str, *, is_damage: bool = False) -> None:
         """Record that something is missing, once."""
@@ -259,12 +265,20 @@ class Recording:
 
         Files are given as bytes, and never as paths.
         """
+        if why := self.try_to_show(call, name, value, step, time, **more):
+            self.leave_out(why)
+
+    def try_to_show(
+        self, call: str, name: str, value: Any, step: float | None, time: float | None, **more: Any
+    ) -> str:
+        """Record media as `show` does; return why not, "" if they are recorded."""
         self._media_at = self._time(time)
         step = step if step is not None and is_step(step) else None
         try:
             getattr(self._media, call)(name[:MOST_NAME_CHARS], value, step, **more)
         except TypeError as error:
-            self.leave_out(reason(error).removeprefix(f"nsml.{call}: "))
+            return reason(error).removeprefix(f"nsml.{call}: ")
+        return ""
 
     def add_media(self, record: dict[str, Any], data: bytes, digest: str) -> None:
         """Keep a file and its record."""

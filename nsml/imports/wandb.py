@@ -13,7 +13,9 @@ from nsml._path_text import name_text
 from nsml.imports.folders import parts_of, shown
 from nsml.imports.media_files import show_file
 from nsml.imports.runs import Outcome, PastRun, is_step
+from nsml.imports.wandb_files import Files
 from nsml.imports.wandb_log import (
+    ARTIFACT,
     CONFIG,
     ENVIRONMENT,
     EXIT,
@@ -194,6 +196,7 @@ class _Reading:
         self._config: dict[str, Any] = {}
         self._summary: dict[str, Any] = {}
         self._files: Parts = ()
+        self._kept = Files(folder, into)
         self._began = 0.0
         self._has_output = False
         self.outcome = Outcome.STOPPED
@@ -204,6 +207,7 @@ class _Reading:
         """Read one folder. Raises OSError, ValueError if nothing of it can be read."""
         self._files = (*part.place, "files")
         self._has_output = False
+        self._kept.enter(part.place)
         self.outcome, self.exit_code = Outcome.STOPPED, 0
         path = shown((*part.place, part.file))
         with self._folder.opened((*part.place, part.file)) as file:
@@ -217,6 +221,7 @@ class _Reading:
                 self._into.log(self._folder.read((*self._files, _OUTPUT), _MOST_OUTPUT_BYTES))
             except (OSError, ValueError) as error:
                 self._into.leave_out(f"{_OUTPUT}: {error}")
+        self._kept.look(self._files)
 
     def _take(self, kind: int, record: dict[int, list[Any]]) -> None:
         take = {
@@ -228,6 +233,7 @@ class _Reading:
             OUTPUT: self._take_output,
             OUTPUT_RAW: self._take_output,
             EXIT: self._end,
+            ARTIFACT: self._kept.log_artifact,
         }.get(kind)
         if take is not None:
             take(record)
@@ -340,7 +346,8 @@ class _Reading:
             self._show(each, {"caption": caption, **one, "_type": kind}, step, time)
 
     def finish(self) -> None:
-        """Record configuration, and what the summary has beside the last values of metrics."""
+        """Record files, configuration, and what the summary has beside the last values of metrics."""
+        self._kept.finish()
         self._config.pop("_wandb", None)
         if self._config:
             self._into.config(self._config)

@@ -7,11 +7,11 @@ from typing import Any
 import pytest
 
 from tests.support.in_process import Platform
-from tests.support.past_runs import write_tensorboard
+from tests.support.past_runs import write_mlflow, write_tensorboard
 
 
 @pytest.mark.long("a platform is started")
-def test_runs_of_tensorboard_are_sessions_like_others(tmp_path: Path) -> None:
+def test_past_runs_are_sessions_like_others(tmp_path: Path) -> None:
     write_tensorboard(tmp_path / "runs")
     with Platform(simulate_gpus=1) as platform:
 
@@ -51,3 +51,31 @@ def test_runs_of_tensorboard_are_sessions_like_others(tmp_path: Path) -> None:
         archive = str(tmp_path / "session.tar.zst")
         platform.nsml("backup", names[0], "-o", archive)
         assert "whole, 1 session" in platform.nsml("restore", "--check", archive).stdout
+        # MLflow's files are artifacts like others.
+        write_mlflow(tmp_path / "mlruns")
+        run = tmp_path / "mlruns/1" / ("a" * 32)
+        (run / "artifacts/net/data").mkdir(parents=True)
+        (run / "artifacts/net/MLmodel").write_text("model")
+        (run / "artifacts/net/data/weights.bin").write_bytes(bytes(3_000_000))
+        (run / "artifacts/net/data/run.sh").write_text("#!/bin/sh\n")
+        (run / "artifacts/net/data/run.sh").chmod(0o755)
+        words = ("import", "mlflow", str(tmp_path / "mlruns"), "--run", "a")
+        for was_there in (False, True):
+            [one] = listed(*words)
+            assert one["was_there"] is was_there
+            [artifact] = listed("artifact", "ls", one["session"])
+            assert (artifact["name"], artifact["version"]) == ("net", 1)
+            assert (artifact["file_count"], artifact["size_bytes"]) == (3, 3_000_015)
+        platform.nsml("artifact", "pull", one["session"], "net", str(tmp_path / "back"))
+        [back] = (tmp_path / "back").glob("*/artifacts/net@1")
+        files = {
+            path.relative_to(back).as_posix(): path.read_bytes()
+            for path in back.rglob("*")
+            if path.is_file()
+        }
+        assert files == {
+            "MLmodel": b"model",
+            "data/weights.bin": bytes(3_000_000),
+            "data/run.sh": b"#!/bin/sh\n",
+        }
+        assert (back / "data/run.sh").stat().st_mode & 0o100

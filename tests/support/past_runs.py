@@ -180,6 +180,25 @@ class Read:
         return found
 
     @property
+    def artifacts(self) -> dict[str, dict[str, bytes]]:
+        """Files of its artifacts by path, by NAME@VERSION."""
+        found = {}
+        for line in self.files.get("sessions/1/artifacts.jsonl", b"").splitlines():
+            row = json.loads(line)
+            one, tree = row["artifact"], row["path"] + "/"
+            files = {
+                path.removeprefix(tree): data
+                for path, data in self.files.items()
+                if path.startswith(tree)
+            }
+            assert (one["file_count"], one["size_bytes"]) == (
+                len(files),
+                sum(map(len, files.values())),
+            )
+            found[f"{one['name']}@{one['version']}"] = files
+        return found
+
+    @property
     def config(self) -> dict[str, Any]:
         """Its configuration by run; of the first run alone if there is one."""
         found = {one.run: json.loads(one.json) for one in self.session.reported_config.runs}

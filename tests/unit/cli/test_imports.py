@@ -51,6 +51,28 @@ def test_other_tools_are_imported_alike(nsml, state, project, tool, folder):
     assert [one.ended_at.seconds for one in state.restored.values()] == [BEGAN + 2, BEGAN + 3602]
 
 
+def test_artifacts_are_sent_once_and_counted(nsml, state, project):
+    place = project.parent / "mlruns/1" / ("a" * 32) / "artifacts/weights"
+    place.mkdir(parents=True)
+    (place / "w.bin").write_bytes(b"12345")
+    (place / "link").symlink_to("w.bin")
+    words = ("import", "mlflow", "../mlruns", "--run", "a", "-j")
+    [one] = items(nsml(*words, "--check", **NOWHERE))
+    assert (one["artifacts"], one["artifact_bytes"]) == (1, 5)
+    assert one["left_out"] == ["artifact weights/link: it is a link"]
+    [without] = items(nsml(*words, "--check", "--no-artifacts", **NOWHERE))
+    assert (without["artifacts"], without["left_out"]) == (0, [])
+    table = nsml("import", "mlflow", "../mlruns", "--run", "a")
+    assert "1 (5 Bytes)" in table.stdout
+    assert "a: without artifact weights/link: it is a link" in table.stderr
+    [sent] = [one.artifact for one in state.restoring if one.HasField("artifact")]
+    assert (sent.name, sent.version, sent.file_count, sent.size_bytes) == ("weights", 1, 1, 5)
+    assert len(sent.digest) == 64
+    sends = len(state.restoring)
+    assert [one["was_there"] for one in items(nsml(*words))] == [True]
+    assert len(state.restoring) == sends
+
+
 def test_a_check_asks_no_platform(nsml, project):
     result = nsml("import", "tensorboard", "--check", "../past/runs", **NOWHERE)
     assert result.stdout.count("can be imported") == 2

@@ -8,13 +8,18 @@ import sqlite3
 
 import pytest
 
+from nsml.imports import artifact_files
 from nsml.imports.folders import Folder
 from nsml.imports.mlflow import find
 from tests.support.past_runs import read_all, run_alone, write_mlflow
 from tests.support.torch_environment import REPORTERS, require_torch
 
 PROGRAM = """
-import mlflow, numpy
+import mlflow, numpy, os
+os.makedirs("made/data")
+for name in ("MLmodel", "data/w.bin"):
+    with open(f"made/{name}", "w") as file:
+        file.write(name)
 mlflow.set_tracking_uri("file:./mlruns")
 mlflow.set_experiment("digits: two")
 with mlflow.start_run(run_name="first", description="it went\\nwell"):
@@ -28,6 +33,18 @@ with mlflow.start_run(run_name="first", description="it went\\nwell"):
     with open("blob.bin", "wb") as file:
         file.write(bytes(100))
     mlflow.log_artifact("blob.bin")
+    os.makedirs("weights/deep")
+    with open("weights/deep/w.bin", "wb") as file:
+        file.write(b"12345")
+    with open("weights/about.md", "w") as file:
+        file.write("about")
+    mlflow.log_artifacts("weights", "kept/weights")
+    for number in range(2):
+        with open("made/number", "w") as file:
+            file.write(str(number))
+        model = mlflow.initialize_logged_model(name="net", source_run_id=mlflow.active_run().info.run_id)
+        mlflow.MlflowClient().log_model_artifacts(model.model_id, "made")
+        mlflow.finalize_logged_model(model.model_id, "READY")
     mlflow.log_image(numpy.zeros((4, 6, 3), dtype="uint8"), key="seen/dogs", step=3)
     with mlflow.start_run(run_name="inner", nested=True):
         mlflow.log_metric("loss", 2.0)
@@ -38,7 +55,6 @@ except RuntimeError:
     pass
 mlflow.start_run(run_name="endless")
 mlflow.log_metric("loss", 1.0, step=7)
-import os
 os._exit(0)
 """
 
@@ -74,11 +90,25 @@ def test_a_run_has_what_the_program_logged(store, tmp_path):
         "notes/a.txt": "text",
         "seen/dogs": "image",
         "table.json": "table",
+        "kept/weights/about.md": "text",
     }
     assert media["seen/dogs"]["step"] == 3
     assert media["notes/a.txt"]["data"] == b"hello"
     assert json.loads(media["table.json"]["data"])["data"] == [[1, "a"], [2, "b"]]
-    assert (one.left_out, one.is_damaged) == (("artifact blob.bin: 100 bytes",), False)
+    assert (one.left_out, one.is_damaged) == ((), False)
+
+
+def test_files_and_models_are_artifacts(store, tmp_path):
+    found = read_all(store, find, tmp_path)
+    kept = found["first"].artifacts
+    assert {*kept} == {"blob.bin@1", "kept@1", "net@1", "net@2"}
+    assert kept["blob.bin@1"] == {"blob.bin": bytes(100)}
+    assert kept["kept@1"] == {"weights/about.md": b"about", "weights/deep/w.bin": b"12345"}
+    made = {"MLmodel": b"MLmodel", "data/w.bin": b"data/w.bin"}
+    assert [kept[f"net@{number + 1}"] for number in range(2)] == [
+        made | {"number": str(number).encode()} for number in range(2)
+    ]
+    assert found["inner"].artifacts == found["bad"].artifacts == {}
 
 
 def test_states_names_and_places_are_those_of_the_runs(store, tmp_path):
@@ -230,6 +260,71 @@ def test_a_file_that_is_no_database_is_named(tmp_path):
         find(folder)
 
 
+def test_artifacts_of_a_database_are_read(database, tmp_path):
+    with sqlite3.connect(database / "mlflow.db") as made:
+        made.execute(
+            "CREATE TABLE logged_models (model_id VARCHAR(36) NOT NULL PRIMARY KEY, experiment_id INTEGER, name VARCHAR(500),"
+            " artifact_location VARCHAR(1000), creation_timestamp_ms BIGINT, lifecycle_stage VARCHAR(32), source_run_id VARCHAR(32))"
+        )
+        for key, run, stage in (("m-1", RUN, "active"), ("m-2", RUN, "deleted"), ("m-3", "", None)):
+            made.execute(
+                "INSERT INTO logged_models VALUES (?, 1, 'net', '/elsewhere', 5000, ?, ?)",
+                (key, stage, run),
+            )
+            (database / f"mlruns/1/models/{key}/artifacts").mkdir(parents=True)
+            (database / f"mlruns/1/models/{key}/artifacts/MLmodel").write_text(key)
+    old = database / "mlruns/1" / RUN / "artifacts/old model"
+    old.mkdir()
+    (old / "MLmodel").write_text("x")
+    (old / "conda.yaml").write_text("y")
+    [one] = read_all(database, find, tmp_path).values()
+    assert one.artifacts == {
+        "net@1": {"MLmodel": b"m-1"},
+        "old model@1": {"MLmodel": b"x", "conda.yaml": b"y"},
+    }
+    assert [each["name"] for each in one.media] == ["note.md"]
+
+
+def test_no_artifact_has_more_than_is_in_the_folder_or_fits(tmp_path, monkeypatch):
+    write_mlflow(tmp_path / "mlruns")
+    place = tmp_path / "mlruns/1" / ("a" * 32) / "artifacts"
+    for name in ("kept", "large", "many", "named\x1b"):
+        (place / name).mkdir(parents=True)
+        (place / name / "file.bin").write_bytes(b"12345")
+    (place / "kept/link").symlink_to("/etc/hostname")
+    os.mkfifo(place / "kept/pipe")
+    (place / "kept/odd.png").write_bytes(b"no image")
+    (place / "large/more.bin").write_bytes(bytes(100))
+    for number in range(9):
+        (place / f"many/{number}.bin").touch()
+    (place / "file.bin").write_bytes(b"1")
+    (place / "file.bin").chmod(0o755)
+    monkeypatch.setattr(artifact_files, "MOST_BYTES", 50)
+    monkeypatch.setattr(artifact_files, "MOST_FILES", 9)
+    one = read_all(tmp_path / "mlruns", find, tmp_path)["a"]
+    assert one.artifacts == {
+        "file.bin@1": {"file.bin": b"1"},
+        "kept@1": {"file.bin": b"12345", "odd.png": b"no image"},
+        "named\\x1b@1": {"file.bin": b"12345"},
+    }
+    assert one.media == []
+    assert sorted(one.left_out) == [
+        "artifact kept/link: it is a link",
+        "artifact kept/pipe: it is no regular file",
+        "artifact large: 105 Bytes, and at most 50 Bytes of a run are kept",
+        "artifact many: 10 files, and at most 9 of a run are kept",
+    ]
+
+
+def test_artifacts_at_other_places_are_named(tmp_path):
+    write_mlflow(tmp_path / "mlruns")
+    meta = tmp_path / "mlruns/1" / ("a" * 32) / "meta.yaml"
+    meta.write_text(meta.read_text() + "artifact_uri: s3://bucket/1\n")
+    found = read_all(tmp_path / "mlruns", find, tmp_path)
+    assert found["a"].left_out == ("artifacts in s3://bucket/1, if there are any",)
+    assert found["b"].left_out == ()
+
+
 def test_links_and_pipes_are_not_read(database, tmp_path):
     write_mlflow(tmp_path / "outside")
     place = tmp_path / "links"
@@ -244,7 +339,7 @@ def test_links_and_pipes_are_not_read(database, tmp_path):
     os.mkfifo(run / "metrics/pipe")
     (run / "metrics/link").symlink_to("/etc/hostname")
     one = read_all(tmp_path / "mlruns", find, tmp_path)["a"]
-    assert ({*one.series()}, one.media) == ({"loss"}, [])
+    assert ({*one.series()}, one.media, one.artifacts) == ({"loss"}, [], {})
 
 
 def test_damage_is_named_and_the_rest_is_read(tmp_path):

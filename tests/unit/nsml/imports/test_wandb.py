@@ -1,5 +1,7 @@
 """Runs of W&B as sessions: of folders that its newest and its oldest supported version wrote offline."""
 
+import base64
+import hashlib
 import json
 import os
 import struct
@@ -116,6 +118,125 @@ def test_pictures_and_tables_are_media(place, tmp_path):
     assert {each["step"] for each in media.values()} == {4}
     assert media["one"]["facts"] == {"width": 6, "height": 4}
     assert json.loads(media["table"]["data"])["data"] == [[1, "x"], [2, "y"]]
+
+
+KEEPING = """
+import os, wandb
+os.makedirs("kept/sub")
+for name, data in (("model.pt", b"one"), ("kept/sub/a.bin", b"two"), ("later.bin", b"three")):
+    with open(name, "wb") as file:
+        file.write(data)
+run = wandb.init(project="digits", name="keeping", mode="offline")
+run.save("model.pt")
+run.save("kept/sub/a.bin", base_path="kept")
+with open(os.path.join(run.dir, "own.bin"), "wb") as file:
+    file.write(b"four")
+for name, paths, more in (("net", ("model.pt", "kept/sub/a.bin"), {"policy": "immutable"}), ("copied", ("model.pt",), {}),
+                          ("changed", ("later.bin",), {"policy": "immutable"})):
+    made = wandb.Artifact(name, type="model")
+    for path in paths:
+        made.add_file(path, **more)
+    run.log_artifact(made)
+run.log({"loss": 1.0, "table": wandb.Table(columns=["a"], data=[[1]])})
+run.finish()
+with open("later.bin", "wb") as file:
+    file.write(b"other")
+"""
+
+
+@pytest.fixture(
+    scope="module",
+    params=["0.31.0", pytest.param("0.17.9", marks=pytest.mark.variant)],
+)
+def kept(request, tmp_path_factory):
+    """A folder of a program that kept files."""
+    python = require_torch()
+    folder = tmp_path_factory.mktemp("kept")
+    is_oldest = request.param == "0.17.9"
+    paths = oldest_wandb(tmp_path_factory.mktemp("paths")) if is_oldest else [REPORTERS]
+    run_alone(folder / ".", KEEPING, *paths, python=python)
+    return folder
+
+
+def test_saved_files_and_artifacts_in_the_folder_are_artifacts(kept, tmp_path):
+    [one] = read_all(kept, find, tmp_path).values()
+    # W&B's own copies of "copied" are below HOME, which is the folder here.
+    assert one.artifacts == {
+        "copied@1": {"model.pt": b"one"},
+        "model.pt@1": {"model.pt": b"one"},
+        "net@1": {"a.bin": b"two", "model.pt": b"one"},
+        "own.bin@1": {"own.bin": b"four"},
+        "sub@1": {"a.bin": b"two"},
+    }
+    assert one.left_out == ("artifact changed: later.bin: the file has changed since",)
+    assert [each["name"] for each in one.media] == ["table"]
+
+
+def test_what_is_outside_of_the_folder_is_named(kept, tmp_path):
+    [one] = read_all(kept / "wandb", find, tmp_path).values()
+    assert {*one.artifacts} == {"own.bin@1"}
+    assert sorted(one.left_out) == [
+        f"artifact changed: later.bin: it is outside of {kept}/wandb",
+        f"artifact copied: model.pt: it is outside of {kept}/wandb",
+        f"artifact net: a.bin: it is outside of {kept}/wandb",
+        f"file model.pt: a link: it is outside of {kept}/wandb",
+        f"file sub/a.bin: a link: it is outside of {kept}/wandb",
+    ]
+
+
+def logged(name, *entries):
+    """The record of an artifact of W&B: path, content and place of each file."""
+    files = [
+        proto(
+            (1, path), (2, base64.b64encode(hashlib.md5(data).digest()).decode()), (6, str(place))
+        )
+        for path, data, place in entries
+    ]
+    return proto((8, proto((4, "model"), (5, name), (12, proto(*((4, one) for one in files))))))
+
+
+def test_no_link_and_no_record_leads_out_of_the_folder(tmp_path):
+    secret = tmp_path / "secret.txt"
+    secret.write_bytes(b"secret")
+    root = tmp_path / "wandb"
+    root.mkdir()
+    (root / "out").symlink_to(tmp_path)
+    (root / "inside.bin").write_bytes(b"in")
+    good = ("a.bin", b"in", root / "inside.bin")
+    records = [
+        logged("outside", ("a", b"secret", secret)),
+        logged("up", ("a", b"secret", root / "../secret.txt")),
+        logged("through", ("a", b"secret", root / "out/secret.txt")),
+        logged("linked", ("a", b"secret", root / "link")),
+        logged("relative", ("a", b"secret", "secret.txt")),
+        logged("escaping", ("../../a", b"in", root / "inside.bin")),
+        logged("none", ("a", b"in", "")),
+        logged("good", good, ("deep/b.bin", *good[1:])),
+        logged("good", good, ("a.bin/b", *good[1:])),
+    ]
+    folder = write_run(root, "a", wandb_run("a", BEGAN), history(1, BEGAN, loss=1.0), *records)
+    (root / "link").symlink_to(secret)
+    for name, target in (
+        ("absolute", secret),
+        ("above", "../../../secret.txt"),
+        ("folder", tmp_path),
+        ("through", root / "out/secret.txt"),
+        ("twice", root / "link"),
+        ("gone", root / "nowhere"),
+        ("loop", folder / "files/loop"),
+        ("zero", "/dev/zero"),
+        ("near", "../../inside.bin"),
+    ):
+        (folder / "files" / name).symlink_to(target)
+    os.mkfifo(folder / "files/pipe")
+    [one] = read_all(root, find, tmp_path).values()
+    assert one.artifacts == {
+        "good@1": {"a.bin": b"in", "deep/b.bin": b"in"},
+        "good@2": {"a.bin": b"in"},
+        "near@1": {"near": b"in"},
+    }
+    assert len(one.left_out) == 7 + 1 + 8 + 1
+    assert not any(b"secret" in data for data in one.files.values() if b"out" not in data)
 
 
 def write_run(place, name, *messages, date="20231114_221320"):
