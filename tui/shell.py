@@ -601,19 +601,22 @@ class Shell(App[None]):
             if self._chart_query_changed is not None:
                 self._chart_query_changed.set()
 
-    async def metric_names(self, sessions: Sequence[Session]) -> Sequence[str]:
-        """Return all metrics of these, also those without room in charts; none on errors."""
+    async def metric_names(
+        self, sessions: Sequence[Session]
+    ) -> tuple[Sequence[str], Mapping[str, str]]:
+        """Return all metrics of these, also those without room in charts, and their origins; none on errors."""
         if self.client is None:
-            return ()
-        from nsml.client.series import reported
+            return (), {}
+        from nsml.client.series import origins_of, reported
         from nsml.view.metrics import in_order
 
         try:
             found = await reported(self.client, (one.id for one in sessions[:MOST_ASKED]))
         except ClientError as error:
             self.say(error.message, is_bad=True)
-            return ()
-        return in_order({metric.name for own in found.values() for metric in own})
+            return (), {}
+        names = in_order({metric.name for own in found.values() for metric in own})
+        return names, origins_of(found.values())
 
     def fit_charts(self, columns: int) -> None:
         """Set the width of charts, in cells."""

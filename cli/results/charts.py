@@ -148,9 +148,14 @@ def chart_lines(
     groups: Mapping[str, Sequence[Series]],
     options: ChartOptions,
     marks: Sequence[float] = (),
+    origins: Mapping[str, str] | None = None,
 ) -> Iterator[str]:
-    """Yield the charts of all metrics, or descriptions if no chart can be shown, line by line; `marks` are steps."""
+    """Yield the charts of all metrics, or descriptions if no chart can be shown, line by line.
+
+    `marks` are steps; `origins` what reported a metric, if not `nsml.report`.
+    """
     from nsml.view import plot as view
+    from nsml.view.metrics import origin_words
     from nsml.view.series import Axis, smooth
 
     axis, smoothing = options.look.axis, options.look.smoothing
@@ -159,11 +164,12 @@ def chart_lines(
     smoothed = {name: [smooth(line, smoothing) for line in ls] for name, ls in groups.items()}
     averages = narrowed(smoothed, options.span)
     for title, lines in narrowed(groups, options.span).items():
+        origin = origin_words((origins or {}).get(title, ""))
         average = view.Average(lines=averages[title], share=smoothing) if smoothing else None
         if is_told:
             for line, one in zip(lines, averages[title], strict=True):
                 alone = view.Average(lines=[one], share=smoothing) if smoothing else None
-                yield view.words(title, line, axis=axis, average=alone)
+                yield view.words(title, line, axis=axis, average=alone, origin=origin)
             continue
         rows = view.chart(
             title,
@@ -174,6 +180,7 @@ def chart_lines(
             is_log=options.look.is_log,
             average=average,
             marks=marks if axis is Axis.STEP else (),
+            origin=origin,
         )
         for row in rows:
             yield "".join(_coloured(app, piece) for piece in row)

@@ -148,6 +148,7 @@ class LivePlot:
         groups = {visible(name): lines for name, lines in self._charts.groups().items()}
         if not groups:
             return [self._none]
+        origins = {visible(name): origin for name, origin in self._charts.origins().items()}
         undrawn = [] if self._source.globs else not_worth_drawing(groups)
         drawn = narrowed(
             {name: lines for name, lines in groups.items() if name not in undrawn},
@@ -159,7 +160,7 @@ class LivePlot:
         lines: list[str] = []
         for name, share in zip(drawn, shares, strict=False):
             options = replace(self._options, height=least if self._has_height else share)
-            lines += chart_lines(self._app, {name: groups[name]}, options)
+            lines += chart_lines(self._app, {name: groups[name]}, options, origins=origins)
         if lines:
             # A blank line separates charts, with none below the last.
             lines.pop()

@@ -297,7 +297,7 @@ def _show(
     if svg or png:
         write_pictures(app, groups, options, svg=svg, png=png, left_out=fetched.left_out)
     if form or not (svg or png):
-        for line in chart_lines(app, groups, options, fetched.marks):
+        for line in chart_lines(app, groups, options, fetched.marks, fetched.origins):
             app.write(line)
         _tell_flattened(app, groups, options)
     if fetched.left_out:

@@ -82,6 +82,8 @@ class Fetched:
     """Why there are no series; "" if there are some, or all are outside the span."""
     marks: Sequence[float] = ()
     """Steps of changes in the running program, for a single session."""
+    origins: Mapping[str, str] = field(default_factory=dict)
+    """What reported a metric, if not `nsml.report`."""
     is_from_log: bool = False
     """Whether they were printed, not reported."""
     is_no_number: bool = False
@@ -95,7 +97,7 @@ def fetch(
 
     Raises CommandError if sessions reported something, but nothing that a glob matches.
     """
-    from nsml.client.series import first_charts, reported
+    from nsml.client.series import first_charts, origins_of, reported
     from nsml.view import figure, plot
     from nsml.view.metrics import not_worth_drawing
     from nsml.view.program_changes import marks
@@ -142,6 +144,7 @@ def fetch(
             none=none,
             is_no_number=is_no_number,
             marks=marks(sessions[0].changes) if len(sessions) == 1 else (),
+            origins=origins_of(metrics.values()),
         )
 
     return app.call(work)

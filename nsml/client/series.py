@@ -118,6 +118,24 @@ async def reported(client: Client, references: Iterable[str]) -> dict[str, list[
     return dict(zip(asked, found, strict=True))
 
 
+def origins_of(reported: Iterable[Sequence[pb.Metric]]) -> dict[str, str]:
+    """Return what reported the metrics of some sessions, by the safe name of their chart.
+
+    Metrics that `nsml.report` reported in one of them are left out; several origins are joined: `wandb, log`.
+    """
+    from nsml.view.elements import element_in
+
+    found: dict[str, set[str]] = {}
+    for own in reported:
+        for metric in own:
+            found.setdefault(visible(element_in(metric.name)[0]), set()).add(metric.origin)
+    return {
+        name: visible(", ".join(sorted(origins)))
+        for name, origins in found.items()
+        if "" not in origins
+    }
+
+
 @dataclass(frozen=True, slots=True)
 class Columns:
     """Responses to a query, and to queries of the preceding ranges."""

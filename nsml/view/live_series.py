@@ -101,6 +101,7 @@ class GrowingCharts:
         self._lines: dict[_Key, GrowingSeries] = {}
         self._of_metric: dict[tuple[str, str], list[GrowingSeries]] = {}
         """By label and reported name."""
+        self._origins: dict[str, set[str]] = {}
         self._starts: dict[_Key, float] = {}
         self.left_out: set[str] = set()
         """Labels of sessions with dropped series."""
@@ -134,6 +135,7 @@ class GrowingCharts:
                 return
             line = self._lines[key] = GrowingSeries(self._most_points)
             self._of_metric.setdefault((key[0], point.name), []).append(line)
+            self._origins.setdefault(key[1], set()).add(point.origin)
         time = seconds_of(point.time)
         if self._axis is Axis.STEP:
             x = point.step if point.HasField("step") else float(line.count)
@@ -143,6 +145,14 @@ class GrowingCharts:
             x = time
         if math.isfinite(x):
             line.add(x, number, place_of(point))
+
+    def origins(self) -> dict[str, str]:
+        """Return what reported the metrics, without those of `nsml.report`; several are joined: `log, wandb`."""
+        return {
+            name: visible(", ".join(sorted(origins)))
+            for name, origins in self._origins.items()
+            if "" not in origins
+        }
 
     @property
     def count(self) -> int:

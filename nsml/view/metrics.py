@@ -61,6 +61,11 @@ def lines_in_order(groups: Mapping[str, _Lines]) -> dict[str, _Lines]:
     return {name: groups[name] for name in in_order(groups)}
 
 
+def origin_words(origin: str) -> str:
+    """Say what reported a metric, if it was not `nsml.report`: `from wandb`, `from the log`; else ""."""
+    return f"from {'the log' if origin == 'log' else origin}" if origin else ""
+
+
 def is_set_or_counted(name: str) -> bool:
     """Return whether a metric is a setting or a counter by its name: `lr`, `epoch_total`, `batch_size`."""
     return _place(name)[0] == _SET_OR_COUNTED

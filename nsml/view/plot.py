@@ -250,6 +250,7 @@ def chart(
     named: int | None = None,
     legend: Sequence[list[Piece]] | None = None,
     marks: Sequence[float] = (),
+    origin: str = "",
 ) -> list[list[Piece]]:
     """Return a chart in `columns` cells as lines of pieces: title, plot with axes, legend.
 
@@ -258,6 +259,7 @@ def chart(
     `numbers` of the lines determine their letters and the `series` of pieces; None: counted from 0.
     The legend has the first `named` lines; None: all. `legend`: replaces it.
     `marks`: positions of changes on the axis, each a dotted line behind the lines.
+    `origin`: what reported it, behind the title if there is room; see `metrics.origin_words`.
     """
     kept = [above_zero(line) if is_log else (line, 0) for line in lines]
     dropped = sum(count for _, count in kept)
@@ -277,7 +279,10 @@ def chart(
         [_logarithms(line) for line in shown] if is_log else shown, columns=plot_columns, rows=rows
     )
     scale = (", log" if is_log else "") + (f", {average.words}" if average else "")
-    out = [[Piece(text=f"{title}  ({axis.value}{scale})  {_points(drawn)}{left_out}")]]
+    head = f"{title}  ({axis.value}{scale})  {_points(drawn)}{left_out}"
+    if origin and width(head) + 2 + width(origin) <= columns:
+        head = f"{head}  {origin}"
+    out = [[Piece(text=head)]]
     low, high = raster.y_range
     labels = {0: high, rows // 2: high / 2 + low / 2, rows - 1: low}
     if is_log:
@@ -543,8 +548,12 @@ def _of_first(line: Series) -> int:
     return next((count for count, value in counts if count and math.isfinite(value)), 0)
 
 
-def words(title: str, line: Series, *, axis: Axis, average: Average | None = None) -> str:
+def words(
+    title: str, line: Series, *, axis: Axis, average: Average | None = None, origin: str = ""
+) -> str:
     """Describe a series in one sentence, for people who cannot see charts; `average`: of this line alone."""
+    if origin:
+        title = f"{title} ({origin})"
     finite = [value for value in line.y if math.isfinite(value)]
     if not finite:
         return f"{title} of {line.label}: no finite value in {_count(line.points)}"

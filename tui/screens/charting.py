@@ -15,6 +15,8 @@ from nsml.common.shell import shell_line
 from nsml.common.text import fit_middle, visible
 from nsml.common.units import counted
 from nsml.v1.sessions_pb2 import SESSION_STATE_HELD
+from nsml.view.elements import element_in
+from nsml.view.metrics import origin_words
 from nsml.view.program_changes import marks
 from nsml.view.series import Axis
 from tui.background import in_background
@@ -193,9 +195,13 @@ class ChartScreen(Frame):
     async def _choose_metrics(self) -> None:
         shown = self.model.shown
         rows = filter(None, map(self.model.row, shown.session_ids))
-        names = await self.dashboard.metric_names([row.session for row in rows])
+        names, origins = await self.dashboard.metric_names([row.session for row in rows])
         known = set(map(visible, names))
         choices = [*names, *(name for name in shown.groups or {} if name not in known)]
+
+        def title(name: str) -> str:
+            words = origin_words(origins.get(visible(element_in(name)[0]), ""))
+            return f"{name}  {words}" if words else name
 
         def go(keys: tuple[str, ...] | None) -> None:
             if keys is None:
@@ -210,7 +216,7 @@ class ChartScreen(Frame):
         self.app.push_screen(
             Picker(
                 "Metrics; with none chosen all but counters and constants",
-                [Choice(name, name) for name in choices],
+                [Choice(name, title(name)) for name in choices],
                 chosen=shown.chart_query.names,
                 several=True,
             ),

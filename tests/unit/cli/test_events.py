@@ -319,6 +319,37 @@ def test_what_stays_is_spread_evenly(count, most):
     assert widest <= 8 * count / most
 
 
+def test_a_chart_says_what_reported_its_metric(nsml, state):
+    first, second = state.add("kim/mnist/1"), state.add("kim/mnist/2")
+    for name, *origins in (
+        ("acc", "log", "wandb"),
+        ("loss", "log", "log"),
+        ("mixed/loss", "wandb", ""),
+        ("own/loss", "", ""),
+    ):
+        for session, origin in zip((first, second), origins, strict=True):
+            for step in range(2):
+                state.report(session, name, 0.5 + step, step=step, origin=origin)
+
+    def heads(*words):
+        lines = nsml("plot", *words).stdout.splitlines()
+        return {line.split()[0]: line.partition("points")[2] for line in lines if "(step)" in line}
+
+    assert heads("2", "--chart") == {
+        "loss": "  from the log",
+        "acc": "  from wandb",
+        "mixed/loss": "",
+        "own/loss": "",
+    }
+    both = heads("1", "2", "--chart")
+    assert (both["acc"], both["loss"]) == ("  from log, wandb", "  from the log")
+    assert (both["mixed/loss"], both["own/loss"]) == ("", "")
+    narrow = nsml("plot", "1", "--chart", "--width", "30", "-m", "loss").stdout.splitlines()
+    assert narrow[0] == "loss  (step)  2 points"
+    told = nsml("plot", "1", "--table", "-m", "loss").stdout
+    assert told.startswith("loss (from the log) of kim/mnist/1 rose 0.5 -> 1.5")
+
+
 def test_each_value_says_its_origin(nsml, state):
     session = state.add("kim/mnist/1")
     for name, origin in (("loss", "wandb"), ("own", ""), ("acc", "log")):

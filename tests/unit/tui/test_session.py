@@ -67,6 +67,20 @@ async def test_metrics_are_chosen_by_name(dashboard, server):
         await shows(pilot, "metric 1/5: ")
 
 
+async def test_a_metric_says_which_library_reported_it(dashboard, server):
+    session = server.state.add("kim/mnist/1")
+    for name, origin in (("loss", "log"), ("acc", "wandb"), ("own", "")):
+        server.state.report(session, name, 1.0, step=1, origin=origin)
+    async with dashboard.run_test(size=SIZE) as pilot:
+        await opened(pilot, "p")
+        await shows(pilot, "metric 1/3: ")
+        await pilot.press("i")
+        await until(pilot, lambda: isinstance(dashboard.screen, Picker))
+        await shows(pilot, "loss  from the log", "acc  from wandb")
+        await pilot.press(*"acc", "space", "enter")
+        await until(pilot, lambda: list(dashboard.model.shown.groups) == ["acc"])
+
+
 async def test_the_metric_that_one_went_on_to_stays_on_another_axis_and_beside_new_ones(
     dashboard, server
 ):

@@ -71,6 +71,19 @@ def test_an_attempt_that_goes_on_takes_away_what_it_repeats():
     assert 0.0 not in charts.groups()["loss"][0].y, "an earlier attempt's point that comes late"
 
 
+def test_lines_say_what_reported_them_unless_it_was_the_program_itself():
+    charts = GrowingCharts(Axis.STEP)
+    for label, name, origin in (
+        ("a", "loss", "log"),
+        ("b", "loss", "wandb"),
+        ("a", "own", "wandb"),
+        ("b", "own", ""),
+        ("a", "acc", "wandb"),
+    ):
+        charts.add(label, MetricPoint(name=name, number=1.0, origin=origin))
+    assert charts.origins() == {"loss": "log, wandb", "acc": "wandb"}
+
+
 def test_a_million_names_are_not_kept():
     charts = GrowingCharts(Axis.STEP)
     for number in range(MOST_SERIES + 5):
