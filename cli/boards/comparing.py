@@ -44,8 +44,8 @@ class _Pair(NamedTuple):
 def diff(app: App, context: click.Context, *, name: str, rank: int | None, per: str | None) -> int:
     """Compare your best entry with the one above it.
 
-    Or with that of RANK. Arguments, code, data, settings and metrics, as nsml diff has them; of a session that you may not see,
-    its arguments as the board shows them.
+    Or with that of RANK. Arguments, reported config, code, data, settings and metrics, as nsml diff has them; of a session that
+    you may not see, its arguments as the board shows them.
     """
     from cli.sessions.diff import diff as diff_sessions
     from nsml.view.ranked_rows import scores_of

@@ -469,10 +469,15 @@ def test_the_entry_above_is_compared(nsml, state, session, board):
     for name, rate in (("lee/digits/1", "0.01"), ("kim/digits/3", "0.11")):
         one = next(one for one in state.sessions.values() if one.name == name)
         one.spec.args.extend(["--lr", rate])
+        values = json.dumps({"optimizer": {"decay": float(rate) * 2}, "seed": 1})
+        one.reported_config.runs.add(origin="wandb", json=values)
     result = nsml("board", "diff", board)
     assert [line.split()[0] for line in result.stderr.splitlines()[:2]] == ["#2", "#1"]
     row = next(line for line in result.stdout.splitlines() if line.startswith("lr"))
     assert row.split() == ["lr", "0.11", "0.01"]
+    row = next(line for line in result.stdout.splitlines() if "decay" in line)
+    assert row.split() == ["optimizer.decay", "0.22", "0.02"]
+    assert "1 value of the reported config" in result.stdout + result.stderr
 
 
 def test_of_a_hidden_session_the_board_shows_the_arguments(nsml, state, session, board):
