@@ -15,6 +15,7 @@ from cli.exits import CommandError, ExitCode
 from cli.group import Group, command, pass_app
 from cli.output import write_list
 from cli.progress import Progress
+from nsml.common.shell import shell_line
 from nsml.common.text import visible
 from nsml.common.units import counted, duration_text, local_moment, moment, size_text
 from nsml.view.tables import Column
@@ -224,11 +225,7 @@ def _import(
                 f"{visible(str(place))} cannot be read", why=_words(error)
             ) from error
         if not rows:
-            raise CommandError(
-                f"no such run in {visible(str(place))}",
-                code=ExitCode.NOT_FOUND,
-                why="no run has a name like --run" if globs else "",
-            )
+            raise _none(folder, place, globs)
         progress = Progress(
             app, "reading" if is_check else "importing", words=lambda total: counted(total, "run")
         )
@@ -272,6 +269,27 @@ def _import(
     )
     code = _code(rows)
     return ExitCode.PARTLY if code is ExitCode.OK and folder.unreadable else code
+
+
+def _none(folder: Folder, place: Path, globs: Sequence[str]) -> CommandError:
+    """Say that there is no run, and which other tool's runs are there."""
+    from nsml.imports import mlflow, tensorboard, wandb
+
+    others = {"tensorboard": tensorboard, "mlflow": mlflow, "wandb": wandb}
+    commands = []
+    for name, reader in others.items():
+        try:
+            is_there = not globs and bool(reader.find(folder))
+        except (OSError, ValueError):
+            continue
+        if is_there:
+            commands.append(shell_line(["nsml", "import", name, str(place)]))
+    return CommandError(
+        f"no such run in {visible(str(place))}",
+        code=ExitCode.NOT_FOUND,
+        why="no run has a name like --run" if globs else "",
+        advice="\n".join(commands),
+    )
 
 
 def _found(

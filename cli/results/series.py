@@ -167,7 +167,7 @@ async def tell_printed(app: App, client: Client, sessions: Sequence[pb.Session])
         shown = visible(", ".join(names[:_HINTED])) + (", ..." if len(names) > _HINTED else "")
         is_are = "is" if len(names) == 1 else "are"
         draw = shell_line(["nsml", "plot", "--from-log", "auto", sessions[0].name])
-        app.say(f"{shown} {is_are} in the log: {draw}")
+        app.say(f"{shown} {is_are} in the log: {draw}; next time: nsml run --metric auto")
 
 
 async def _fetch_from_log(

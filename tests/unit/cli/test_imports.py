@@ -130,3 +130,10 @@ def test_without_a_platform_nothing_is_said_to_be_done(nsml, project):
 def test_an_empty_folder_has_no_runs(nsml, project):
     result = nsml("import", "tensorboard", ".", check=False)
     assert (result.code, "no such run in" in result.stderr) == (5, True)
+    assert "nsml import" not in result.stderr
+
+
+def test_a_folder_of_another_tool_is_said_to_be_one(nsml, project):
+    result = nsml("import", "wandb", "../past/runs", check=False)
+    assert result.code == 5
+    assert "nsml import tensorboard ../past/runs" in result.stderr
