@@ -33,6 +33,7 @@ _LEFT, _RIGHT = (
 )
 """Bits of a cell by the four dots of a column; the lowest bit is the top dot."""
 _LABEL_CELLS = 9
+_LEAST_TITLE_CELLS = 8
 _LEAST_COLUMNS = 10
 _LEAST_NAME = 14
 """Least cells of a line's name in a legend; figures are left out first."""
@@ -279,7 +280,8 @@ def chart(
         [_logarithms(line) for line in shown] if is_log else shown, columns=plot_columns, rows=rows
     )
     scale = (", log" if is_log else "") + (f", {average.words}" if average else "")
-    head = f"{title}  ({axis.value}{scale})  {_points(drawn)}{left_out}"
+    facts = f"  ({axis.value}{scale})  {_points(drawn)}{left_out}"
+    head = fit_middle(title, max(columns - width(facts), _LEAST_TITLE_CELLS)) + facts
     if origin and width(head) + 2 + width(origin) <= columns:
         head = f"{head}  {origin}"
     out = [[Piece(text=head)]]

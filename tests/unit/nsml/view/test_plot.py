@@ -49,6 +49,15 @@ def test_any_points_make_a_chart(points):
     assert words("loss", line(points), axis=Axis.STEP) if points else True
 
 
+def test_a_long_title_is_cut_before_what_follows_it():
+    name = "layers/" + "attention/" * 20 + "loss"
+    [head], *_ = chart(name, [line([(0, 1.0), (1, 2.0)])], axis=Axis.STEP, columns=60, rows=4)
+    assert head.text.startswith("layers/")
+    assert "…" in head.text
+    assert head.text.endswith("loss  (step)  2 points")
+    assert len(head.text) == 60
+
+
 def test_the_greatest_number_alone_can_be_drawn():
     raster = rasterise([line([(0.0, -1.7e308)])], columns=1, rows=1)
     assert lit(raster, 0, 0)
