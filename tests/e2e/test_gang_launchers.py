@@ -44,18 +44,20 @@ print(f"process {jax.process_index()} of {jax.process_count()}, {len(jax.devices
 import os
 
 import ray
+from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 ray.init()
 
 
-@ray.remote(num_cpus=1, scheduling_strategy="SPREAD")
+@ray.remote(num_cpus=1)
 def read(part):
     return os.environ["NSML_RANK"], sum(range(part))
 
 
-found = ray.get([read.remote(part) for part in range(16)])
-alive = sum(node["Alive"] for node in ray.nodes())
-print(f"nodes {alive}, replicas {sorted({rank for rank, _ in found})}, sum {sum(one for _, one in found)}")
+nodes = [node["NodeID"] for node in ray.nodes() if node["Alive"]]
+places = [NodeAffinitySchedulingStrategy(node, soft=False) for node in nodes]
+found = ray.get([read.options(scheduling_strategy=places[part % len(places)]).remote(part) for part in range(16)])
+print(f"nodes {len(nodes)}, replicas {sorted({rank for rank, _ in found})}, sum {sum(one for _, one in found)}")
 """,
     "reduce.py": """\
 import os
@@ -73,42 +75,6 @@ if len(sys.argv) > 1:
         raise ValueError("no more data")
     dist.all_reduce(total)
 dist.destroy_process_group()
-""",
-    "zero.py": """\
-import argparse
-
-import deepspeed
-import torch
-import torch.distributed as dist
-
-deepspeed.ops.__compatible_ops__["deepspeed_shm_comm"] = False  # needs a compiler
-parser = argparse.ArgumentParser()
-parser.add_argument("--local_rank", type=int)
-parser.add_argument("--fails", type=int, default=-1)
-options = parser.parse_args()
-torch.manual_seed(0)
-model = torch.nn.Linear(4, 1)
-engine, _, _, _ = deepspeed.initialize(
-    model=model,
-    model_parameters=model.parameters(),
-    config={
-        "train_micro_batch_size_per_gpu": 8,
-        "optimizer": {"type": "AdamW", "params": {"lr": 0.05, "torch_adam": True}},
-        "zero_optimization": {"stage": 1},
-    },
-)
-rank, world = dist.get_rank(), dist.get_world_size()
-for step in range(10):
-    if rank == options.fails and step == 5:
-        raise ValueError("no more data")
-    x = torch.randn(8, 4, generator=torch.Generator().manual_seed(step * world + rank))
-    engine.backward(torch.nn.functional.mse_loss(engine(x), x.sum(1, keepdim=True)))
-    engine.step()
-own = torch.cat([one.detach().flatten() for one in model.parameters()])
-every = [torch.zeros_like(own) for _ in range(world)]
-dist.all_gather(every, own)
-is_same = all(torch.equal(one, own) for one in every)
-print(f"process {rank} of {world}, {engine.global_steps} steps, same {is_same}")
 """,
     "mean.py": """\
 import torch
@@ -225,26 +191,3 @@ def test_the_process_that_fails_first_is_named(platform: Platform, tmp_path: Pat
     assert item["end"]["message"] == cause, logs
     assert f"why: {cause}" in platform.nsml("status", "--explain", item["name"]).stdout
     assert cause in platform.nsml("ps", "-a").stdout
-
-
-OF_DEEPSPEED = ["--launch", "deepspeed", "-g", "2", "-e", "zero.py"]
-
-
-@pytest.mark.slow
-def test_deepspeed_trains_with_all_replicas(platform: Platform, tmp_path: Path) -> None:
-    item, logs = launched(platform, tmp_path, OF_TORCH + "deepspeed\nnumpy\n", *OF_DEEPSPEED)
-    assert item["state"] == "SUCCEEDED", (item.get("end"), logs)
-    for rank in range(4):
-        line = f"[rank{rank}]: process {rank} of 4, 10 steps, same True"
-        assert line in logs[rank // 2], logs
-
-
-@pytest.mark.slow
-def test_the_deepspeed_process_that_fails_first_is_named(
-    platform: Platform, tmp_path: Path
-) -> None:
-    words = [*OF_DEEPSPEED, "--", "--fails", "3"]
-    item, logs = launched(platform, tmp_path, OF_TORCH + "deepspeed\nnumpy\n", *words)
-    assert (item["state"], item["end"]["rank"]) == ("FAILED", 1), (item, logs)
-    cause = "process 3 (local rank 1): ValueError: no more data"
-    assert item["end"]["message"] == cause, logs
