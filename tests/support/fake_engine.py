@@ -13,6 +13,7 @@ import re
 import signal
 import socketserver
 import subprocess
+import sys
 import threading
 from http.server import BaseHTTPRequestHandler
 from pathlib import Path
@@ -23,6 +24,22 @@ IMAGE = "sha256:" + "a" * 64
 _HELD = ("create", "start", "inspect", "list", "remove", "ping")
 EVERYWHERE = ":/"
 """An id that the control groups of every process bear: a shim takes any process for a container's."""
+
+_INIT = """
+import os, signal, sys
+child = os.fork()
+if not child:
+    os.setpgid(0, 0)
+    os.execvp(sys.argv[1], sys.argv[1:])
+for number in (signal.SIGHUP, signal.SIGINT, signal.SIGTERM, signal.SIGUSR1, signal.SIGUSR2):
+    signal.signal(number, lambda number, _: os.killpg(child, number))
+while True:
+    ended, status = os.wait()
+    if ended == child:
+        code = os.waitstatus_to_exitcode(status)
+        os._exit(code if code >= 0 else 128 - code)
+"""
+"""The first process of a container, as docker-init with TINI_KILL_PROCESS_GROUP: it passes signals on to the group of its child."""
 
 
 class FakeEngine:
@@ -123,9 +140,13 @@ class FakeEngine:
         folders = {one["Target"]: one["Source"] for one in config["HostConfig"]["Mounts"]}
         entry = [_here(word, folders) for word in config["Entrypoint"]]
         environment = dict(line.split("=", 1) for line in config["Env"])
-        self.containers[name] = subprocess.Popen(
-            [*entry, *config["Cmd"]], env=environment, cwd=folders["/app"], start_new_session=True
+        self.containers[name] = process = subprocess.Popen(
+            [sys.executable, "-S", "-c", _INIT, *entry, *config["Cmd"]],
+            env=environment,
+            cwd=folders["/app"],
+            start_new_session=True,
         )
+        threading.Thread(target=_end_all, args=(process,), daemon=True).start()
         self.started += 1
         return 204, {}
 
@@ -158,9 +179,17 @@ class FakeEngine:
 
 def _end(process: subprocess.Popen[bytes] | None) -> None:
     if process is not None:
-        with contextlib.suppress(ProcessLookupError):
-            os.killpg(process.pid, signal.SIGKILL)
-        process.wait()
+        process.kill()
+        _end_all(process)
+
+
+def _end_all(process: subprocess.Popen[bytes]) -> None:
+    """End what is left in a container whose first process has ended."""
+    process.wait()
+    for one in Path("/proc").glob("[0-9]*"):
+        with contextlib.suppress(OSError):
+            if os.getsid(int(one.name)) == process.pid:
+                os.kill(int(one.name), signal.SIGKILL)
 
 
 def _here(word: str, folders: dict[str, str]) -> str:
