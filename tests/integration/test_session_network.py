@@ -38,7 +38,7 @@ from nodeagent.network.gang_network import GangNetwork
 from nodeagent.network.namespace_pool import READY
 from nodeagent.network.netlink import Netlink, inside
 from nodeagent.network.rules import NetworkRules
-from nodeagent.network.session_network import NetworkFacts, probe_network
+from nodeagent.network.session_network import NetworkFacts, SessionNetwork, probe_network
 from nodeagent.runtimes import launch
 from nodeagent.runtimes.interface import ExitRecord, Isolation, PythonEnvironment, ReplicaSpec
 from nodeagent.runtimes.isolation import IsolationFacts, probe_isolation
@@ -627,6 +627,12 @@ def test_the_machines_end_keeps_its_hardware_address(machine: Machine) -> None:
         os.close(namespace)
 
 
+def ports_of(network: SessionNetwork) -> set[str]:
+    """Its interfaces of sessions: engines and other tests make some of their own."""
+    begin = f"{network.bridge[4:]}."
+    return {name for _, name in socket.if_nameindex() if name.startswith(begin)}
+
+
 def test_a_session_brings_the_machine_no_address(machine: Machine) -> None:
     network = machine.facts.network
     assert network is not None
@@ -636,9 +642,9 @@ def test_a_session_brings_the_machine_no_address(machine: Machine) -> None:
         heard.settimeout(
             3.0
         )  # of IPv6 one comes when nobody else was found to have it, a second or two later
-        here = {name for _, name in socket.if_nameindex()}
+        here = ports_of(network)
         namespaces = [network.namespace() for _ in range(4)]
-        ports = {name for _, name in socket.if_nameindex()} - here
+        ports = ports_of(network) - here
         own = {socket.if_nametoindex(name) for name in (network.bridge, *ports)}
         try:
             while True:
@@ -664,9 +670,9 @@ def test_a_sessions_interfaces_have_one_queue_whatever_the_machine_has_of_proces
         kinds = (netlink._IFLA_NUM_TX_QUEUES, netlink._IFLA_NUM_RX_QUEUES)
         return [int.from_bytes(values[kind], sys.byteorder) for kind in kinds]
 
-    here = {name for _, name in socket.if_nameindex()}
+    here = ports_of(network)
     with session_network._closed(network._make()) as namespace:
-        (port,) = {name for _, name in socket.if_nameindex()} - here
+        (port,) = ports_of(network) - here
         assert queues(port) == [1, 1]
         assert inside(namespace, lambda: queues("eth0")) == [1, 1]
 
