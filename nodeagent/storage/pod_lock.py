@@ -1,9 +1,13 @@
 """A lock of several agents on a folder of a shared file system, NFS included. Blocking.
 
-The lock is the file `lock.N`. Only one agent can create a file (O_EXCL), and the holder refreshes its mtime. Once that
-stops, another agent creates the next number. After creating a file an agent checks again, and backs off if another file
-is in use: of two agents at once the later one sees the file of the earlier one. Times are the file server's, from a file
-that each agent has for this, so that the clocks of nodes do not matter.
+The lock is the file `lock.N` with the highest number. Only one agent can create a file (O_EXCL), and the holder
+refreshes its mtime. Once that stops, or the holder dates its file back to release it, another agent creates the next
+number. After creating a file an agent checks again, and backs off if another file is in use, or has a higher number: of
+two agents at once the later one sees the file of the earlier one. Times are the file server's, from a file that each
+agent has for this, so that the clocks of nodes do not matter.
+
+A file is removed only by who has a higher one. So the highest number stays, no name comes again, and an agent that takes
+its time to remove an old file cannot remove the lock of another one.
 
 A suspended holder may not know yet that it has lost the lock. So nothing is safe by this lock alone:
 see `pod_trees.py`.
@@ -40,7 +44,7 @@ class HeldLock:
     def release(self) -> None:
         """Release the lock, if it is still held."""
         with suppress(FileNotFoundError):
-            self.path.unlink()
+            os.utime(self.path, (0, 0))
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,18 +66,21 @@ class PodLock:
         found = self._found()
         if any(self._is_held(found)):
             return None
-        made = self.folder / f"lock.{max(found, default=0) + 1}"
+        number = max(found, default=0) + 1
+        made = self.folder / f"lock.{number}"
         try:
             os.close(os.open(made, os.O_CREAT | os.O_EXCL | os.O_WRONLY | os.O_CLOEXEC, 0o600))
         except FileExistsError:
             return None
-        others = {number: path for number, path in self._found().items() if path != made}
-        if any(self._is_held(others)):
-            made.unlink()
+        lock = HeldLock(made)
+        others = self._found()
+        others.pop(number, None)
+        if max(others, default=0) > number or any(self._is_held(others)):
+            lock.release()
             return None
         for path in others.values():
             path.unlink(missing_ok=True)
-        return HeldLock(made)
+        return lock
 
     def _found(self) -> dict[int, Path]:
         # A listing asks the server; lookups by name may be cached.

@@ -18,7 +18,7 @@ import pytest
 
 from nodeagent.storage import pod_lock
 from nodeagent.storage.eviction import NoRoom
-from nodeagent.storage.pod_lock import PodLock
+from nodeagent.storage.pod_lock import HeldLock, PodLock
 from nodeagent.storage.pod_trees import PodTrees
 from nsml.client.rpc import Rpc
 from nsml.common.clock import SystemClock, in_own_thread, in_thread
@@ -232,6 +232,7 @@ def test_of_many_that_come_at_once_at_most_one_has_the_lock(tmp_path: Path) -> N
     locks = [PodLock(tmp_path, f"agent-{number}") for number in range(8)]
     inside = 0
     most: list[int] = []
+    names: list[str] = []
     turn = threading.Lock()
 
     def work(lock: PodLock) -> None:
@@ -244,6 +245,7 @@ def test_of_many_that_come_at_once_at_most_one_has_the_lock(tmp_path: Path) -> N
             with turn:
                 inside += 1
                 most.append(inside)
+                names.append(held.path.name)
             with turn:
                 inside -= 1
             held.release()
@@ -256,6 +258,58 @@ def test_of_many_that_come_at_once_at_most_one_has_the_lock(tmp_path: Path) -> N
         one.join()
     assert set(most) == {1}
     assert len(most) == 40
+    assert len(set(names)) == 40
+
+
+def test_who_is_slow_to_remove_an_old_lock_removes_none_of_another(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Were numbers given again, the old file's name would be the name of a lock that is held."""
+    slow, other = PodLock(tmp_path, "slow"), PodLock(tmp_path, "other")
+    first = other.acquire()
+    assert first is not None
+    first.release()
+    unlink = Path.unlink
+    between: list[HeldLock | None] = []
+
+    def unlink_late(path: Path, missing_ok: bool = False) -> None:
+        monkeypatch.undo()
+        os.utime(tmp_path / "lock.2", (1.0, 1.0))  # suspended for so long that it loses the lock
+        for _ in range(3):
+            held = other.acquire()
+            assert held is not None
+            held.release()
+        between.append(other.acquire())
+        unlink(path, missing_ok=missing_ok)
+
+    monkeypatch.setattr(Path, "unlink", unlink_late)
+    late = slow.acquire()
+    (held,) = between
+    assert late is not None
+    assert held is not None
+    held.beat()
+    with pytest.raises(FileNotFoundError):
+        late.beat()
+
+
+def test_one_that_creates_a_lock_late_has_no_lock(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It has looked before others came and went, and its number is lower than theirs."""
+    slow, other = PodLock(tmp_path, "slow"), PodLock(tmp_path, "other")
+    create = os.open
+
+    def create_late(*arguments: Any) -> int:
+        monkeypatch.undo()
+        for _ in range(3):
+            held = other.acquire()
+            assert held is not None
+            held.release()
+        return create(*arguments)
+
+    monkeypatch.setattr(os, "open", create_late)
+    assert slow.acquire() is None
+    assert slow.acquire() is not None
 
 
 def test_who_gives_no_sign_loses_the_lock_and_learns_it(tmp_path: Path) -> None:
