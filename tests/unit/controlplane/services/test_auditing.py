@@ -151,6 +151,7 @@ async def test_each_changing_method_leaves_one_row_whoever_calls_it(rig: Rig) ->
             request = naming(method, row.change.target)
             code = await code_of_call(channel, method, request, stubs)
             rows = await trail(rig, seen + 1, of_users=False)
+            rig.plane.core.audit._refused.set(actor, 0.0)  # else most of them are counted together
             assert len(rows) == seen + 1, (method, actor, code, rows[seen:])
             seen += 1
             found = rows[-1]
