@@ -88,23 +88,23 @@ class Artifacts:
         if not self.is_on or not files:
             return
         name = name_text(name)
-        told = f"artifact {name[:200]}"
+        title = f"artifact {name[:200]}"
         version = self._versions.get(name, 0) + 1
         if not name or len(folder_name(f"{name}@{version}")) > MAX_COMPONENT_BYTES:
-            self._leave_out(f"{told}: its name is too long" if name else "an artifact without name")
+            self._leave_out(f"{title}: its name is too long" if name else "an artifact without name")
             return
         if self._files + len(files) > MOST_FILES:
             self._leave_out(
-                f"{told}: {len(files):,} files, and at most {MOST_FILES:,} of a run are kept"
+                f"{title}: {len(files):,} files, and at most {MOST_FILES:,} of a run are kept"
             )
             return
-        found = [one for path in sorted(files) if (one := self._opened(told, folder, path, files))]
+        found = [one for path in sorted(files) if (one := self._opened(title, folder, path, files))]
         size = sum(one.size for one in found)
         if not found:
             return
         if self._bytes + size > MOST_BYTES:
             most = size_text(MOST_BYTES)
-            self._leave_out(f"{told}: {size_text(size)}, and at most {most} of a run are kept")
+            self._leave_out(f"{title}: {size_text(size)}, and at most {most} of a run are kept")
             return
         if len(self.found) >= MOST_ARTIFACTS:
             self._leave_out(f"artifacts beyond {MOST_ARTIFACTS:,}")
@@ -115,7 +115,7 @@ class Artifacts:
         self.found.append(PastArtifact(name, version, folder, tuple(found), saved_at))
 
     def _opened(
-        self, told: str, folder: Folder, path: Parts, files: Mapping[Parts, Parts]
+        self, title: str, folder: Folder, path: Parts, files: Mapping[Parts, Parts]
     ) -> ArtifactFile | None:
         """Return a file that can be read; None, which is said, of another."""
         text = path_text("/".join(path))
@@ -125,10 +125,10 @@ class Artifacts:
             with folder.opened(files[path]) as file:
                 facts = os.fstat(file.fileno())
         except PathRefused as error:
-            self._leave_out(f"{told}: {error}")
+            self._leave_out(f"{title}: {error}")
         except (OSError, ValueError) as error:
             why = (error.strerror if isinstance(error, OSError) else "") or str(error)
-            self._leave_out(f"{told}: {text[:200]}: {why}")
+            self._leave_out(f"{title}: {text[:200]}: {why}")
         else:
             is_executable = bool(facts.st_mode & _EXECUTABLE)
             return ArtifactFile(text, files[path], facts.st_size, is_executable)

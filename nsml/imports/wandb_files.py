@@ -97,10 +97,10 @@ class Files:
         kind, name = name_text(text_in(record, 4)), text_in(record, 5)
         if kind in _OWN_TYPES or not self._into.artifacts.is_on:
             return
-        told = f"artifact {name_text(name)[:200]}"
+        title = f"artifact {name_text(name)[:200]}"
         manifest = parsed(messages_in(record, 12)[-1]) if messages_in(record, 12) else {}
         if text_in(manifest, 5):
-            self._into.leave_out(f"{told}: its list of files is elsewhere")
+            self._into.leave_out(f"{title}: its list of files is elsewhere")
             return
         files: dict[Parts, Parts] = {}
         for entry in map(parsed, messages_in(manifest, 4)):
@@ -108,7 +108,7 @@ class Files:
                 files[parts_of(text_in(entry, 1))] = self._place_of(entry)
             except (OSError, ValueError) as error:
                 path = name_text(text_in(entry, 1))[:200]
-                self._leave_out(f"{told}: {path}", error)
+                self._leave_out(f"{title}: {path}", error)
                 return  # one with a part of its files would be another
         if files:
             self._into.artifacts.add(name, self._folder, files)
