@@ -1,12 +1,11 @@
 """The node agent: registers, makes the node run what it should, and sends the output of replicas.
 
 `Agent` consists of replaceable parts, so that it also runs in one thread on a
-virtual clock and network; `nodeagent/wiring.py` has the real parts, `main` runs them.
+virtual clock and network; `nodeagent/wiring.py` has the real parts, `run` runs them.
 """
 
 from __future__ import annotations
 
-import argparse
 import asyncio
 import json
 import os
@@ -16,7 +15,6 @@ import sys
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager, nullcontext, suppress
 from functools import partial
-from pathlib import Path
 from typing import NoReturn
 
 import structlog
@@ -25,7 +23,7 @@ from nodeagent.collect.ingest import Collection, Ingest
 from nodeagent.collect.log_metrics import LogRequest
 from nodeagent.collect.pace import Pace
 from nodeagent.collect.streams import Cursor, StreamId
-from nodeagent.config import Settings, SettingsError, read_settings, unreadable_files
+from nodeagent.config import Settings, SettingsError
 from nodeagent.dependencies import Dependencies
 from nodeagent.folders import ReplicaFolder, ReplicaFolders, ReplicaId, write_atomically
 from nodeagent.journal import JournalError, JournalLocked
@@ -756,33 +754,8 @@ class Agent:
             log.warning("agent.ready_not_said", error=str(error))
 
 
-def main() -> NoReturn:
-    """Run `nsml-agent --config FILE` until SIGTERM or SIGINT, or `nsml-agent doctor` once.
-
-    With `--check` it only checks the settings and their files: exit code 0, or 1 with the problems on stderr. With
-    `--check=settings` only the settings, for scripts that create the files before the start.
-    """
-    if sys.argv[1:2] == ["doctor"]:
-        from nodeagent.machine.examination import main as examine  # noqa: PLC0415 - it looks at everything
-
-        sys.exit(examine(sys.argv[2:]))
-    parser = argparse.ArgumentParser(prog="nsml-agent", description="The node agent of nsml.")
-    parser.add_argument("--config", type=Path, required=True, help="settings, a TOML file")
-    parser.add_argument(
-        "--check",
-        nargs="?",
-        const="files",
-        choices=("files", "settings"),
-        help="look at them and the files that they name, or at the settings alone; start nothing",
-    )
-    arguments = parser.parse_args()
-    try:
-        settings = read_settings(arguments.config, os.environ)
-    except SettingsError as error:
-        sys.exit(f"nsml-agent: {error}")
-    if arguments.check:
-        wrong = unreadable_files(settings) if arguments.check == "files" else []
-        sys.exit("\n".join(f"nsml-agent: {one}" for one in wrong) or 0)
+def run(settings: Settings) -> NoReturn:
+    """Run an agent until SIGTERM or SIGINT."""
     collect_seldom()
     outcome = asyncio.run(_serve(settings))
     if outcome == _START_AGAIN:

@@ -56,7 +56,7 @@ class Node:
         return await asyncio.create_subprocess_exec(
             sys.executable,
             "-c",
-            f"{self.before}\nfrom nodeagent.agent import main; main()",
+            f"{self.before}\nfrom nodeagent.main import main; main()",
             "--config",
             str(self.config),
             cwd=Path(__file__).parents[2],
