@@ -50,16 +50,13 @@ if TYPE_CHECKING:
 ROWS: Final = 1_000
 """Of the test set: scores are thousandths."""
 SUBMITTERS: Final = 16
-WATCHER_PROCESSES: Final = 4
-ALONE: Final = 5
-"""Submissions whose steps are timed while nothing else runs."""
 DATASET: Final = "rows"
 ORGANISER: Final = "organiser"
 TIMEOUT_S: Final = 600.0
 CLOCKS_S: Final = 0.05
 """How much earlier a score may be seen than its evaluation ended: a session's end is recorded after its program's."""
 SHOWN: Final = 20
-_LITTLE: Final = ("-g", "0", "-c", "0.05", "--memory", "128M", "--shm-size", "2M")
+_LITTLE: Final = ("-g", "0", "--memory", "128M", "--shm-size", "2M")
 _LOADER: Final = """\
 def test_data_loader(root_path):
     with open(f"{root_path}/test/test_data") as file:
@@ -114,13 +111,23 @@ for number, right in enumerate(json.loads(config.right)):
 
 @dataclass(frozen=True, kw_only=True)
 class Sizes:
-    """How large the competition is; `at_once`: submissions that are on their way together, 0: all."""
+    """How large the competition is.
+
+    Attributes:
+        at_once: submissions that are on their way together, 0: all.
+        alone: more submissions, whose steps are timed while nothing else runs; the first is not counted.
+        watcher_processes: in which the watchers are.
+        cpus: of each session. More make a step shorter, and fewer steps run at once.
+    """
 
     users: int = 100
     models: int = 5_000
     submissions: int = 4_000
     watchers: int = 200
     at_once: int = 0
+    alone: int = 5
+    watcher_processes: int = 4
+    cpus: float = 0.05
 
 
 @dataclass(kw_only=True)
@@ -171,7 +178,7 @@ class _Competition:
             ]
             owner = await stack.enter_async_context(connect(self._context, token=organiser.token))
             chosen = self._chosen(users)
-            alone, chosen = chosen[:ALONE], chosen[ALONE:]
+            alone, chosen = chosen[: self._sizes.alone], chosen[self._sizes.alone :]
             await self._alone(clients, users, alone)
             await self._compete(owner, clients, users, chosen)
         return self._outcome
@@ -214,11 +221,12 @@ class _Competition:
             user = await self._user(admin, f"user{number:03d}")
             count = sizes.models // sizes.users + (number < sizes.models % sizes.users)
             right = tuple(self._random.randrange(1, ROWS + 1) for _ in range(count))
-            words = ("run", *_LITTLE, "-d", f"{ORGANISER}/{DATASET}", "--wait", "-o", "name", "-a")
+            words = ("run", *_LITTLE, "-c", f"{sizes.cpus:g}", "-d", f"{ORGANISER}/{DATASET}")
             async with places:
                 done = await asyncio.to_thread(
                     self._platform.nsml,
                     *words,
+                    *("--wait", "-o", "name", "-a"),
                     f"--right {json.dumps(right, separators=(',', ':'))}",
                     cwd=code,
                     environment=self._environment(user),
@@ -234,10 +242,8 @@ class _Competition:
         models = [
             (whose, one) for whose, user in enumerate(users) for one in range(len(user.right))
         ]
-        count = self._sizes.submissions + ALONE
-        return [self._random.choice(models) for _ in range(ALONE)] + self._random.choices(
-            models, k=count - ALONE
-        )
+        alone = [self._random.choice(models) for _ in range(self._sizes.alone)]
+        return alone + self._random.choices(models, k=self._sizes.submissions)
 
     async def _submit(
         self, clients: Sequence[Client], users: Sequence[User], which: tuple[int, int]
@@ -275,7 +281,7 @@ class _Competition:
             for name, value in parts.items():
                 taken.setdefault(name, []).append(value)
         self._outcome.figures |= {
-            name: statistics.median(values[1:]) for name, values in taken.items()
+            name: statistics.median(values[1:]) for name, values in taken.items() if values[1:]
         }
 
     async def _compete(
@@ -413,7 +419,7 @@ class _Competition:
 
     @property
     def _counted(self) -> set[str]:
-        return set(list(self._truth)[ALONE:])
+        return set(list(self._truth)[self._sizes.alone :])
 
     @contextmanager
     def _watchers(self, users: Sequence[User], board: str) -> Iterator[list[subprocess.Popen[str]]]:
@@ -430,13 +436,13 @@ class _Competition:
         context = self._context
         processes = []
         try:
-            for number in range(WATCHER_PROCESSES):
+            for number in range(self._sizes.watcher_processes):
                 watching = Watching(
                     server=context.server,
                     ca=context.ca,
                     server_name=context.server_name,
                     board=board,
-                    watchers=watchers[number::WATCHER_PROCESSES],
+                    watchers=watchers[number :: self._sizes.watcher_processes],
                 )
                 process = subprocess.Popen(
                     [sys.executable, "-m", "bench.competition_watchers"],
