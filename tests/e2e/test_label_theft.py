@@ -428,19 +428,8 @@ def test_nothing_hidden_reaches_the_participant(level: str, tmp_path: Path) -> N
         # Of the participant's own, for what looks for them: none of them is the platform's.
         for name in ("data_loader.py", "evaluation.py", "sitecustomize.py", "json.pth"):
             (code / name).write_text("import os; os.environ['THEFT'] = '1'\n")
-        run = (
-            "run",
-            "-g",
-            "0",
-            "-c",
-            "0.2",
-            "--memory",
-            "200M",
-            "-d",
-            f"{owner}/marks",
-            "-o",
-            "name",
-        )
+        little = ("-g", "0", "-c", "0.5", "--memory", "200M")
+        run = ("run", *little, "-d", f"{owner}/marks", "-o", "name")
         spy = platform.nsml(*run, "-a", "--spy", cwd=code, environment=lee).stdout.split()[0]
         trained = platform.nsml(
             *run,
