@@ -217,7 +217,7 @@ def test_a_submission_breaks_nothing_but_itself(hostile: tuple[str, ...], tmp_pa
         platform.nsml("dataset", "push", "-l", "-e", str(evaluation), "marks", str(data))
         platform.nsml("dataset", "share", "-y", "marks", "--public")
         owner = platform.json("dataset", "info", "marks")["owner"]
-        run = ("run", "-g", "0", "-c", "0.1", "--memory", "200M", "--wait", "-o", "name")
+        run = ("run", "-g", "0", "-c", "0.5", "--memory", "200M", "--wait", "-o", "name")
 
         def theirs(*words: str) -> Any:
             return json.loads(platform.nsml(*words, "-j", environment=lee).stdout)
