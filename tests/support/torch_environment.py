@@ -36,6 +36,30 @@ def oldest_wandb(folder: Path) -> list[Path]:
     return [OLDEST_WANDB, others]
 
 
+def smaller(folder: Path, *without: str) -> tuple[str, Path]:
+    """Return an interpreter and an entry for PYTHONPATH that lack some packages, which others import for seconds.
+
+    Args:
+        folder: where the environment is linked, unless it is there from an earlier call.
+        without: how names of what is left out begin.
+    """
+    original = Path(require_torch()).parents[1]
+    [packages] = original.glob("lib/python3*/site-packages")
+    made, reporters = folder / "environment", folder / "environment/reporters"
+    python = made / "bin/python"
+    if not made.exists():
+        linked = made / packages.relative_to(original)
+        for target, source in ((linked, packages), (reporters, REPORTERS)):
+            target.mkdir(parents=True)
+            for one in source.iterdir():
+                if not one.name.startswith(without):
+                    (target / one.name).symlink_to(one)
+        python.parent.mkdir()
+        python.symlink_to((original / "bin/python").resolve())
+        (made / "pyvenv.cfg").symlink_to(original / "pyvenv.cfg")
+    return str(python), reporters
+
+
 def require_torch() -> str:
     """Return its interpreter. NSML_REQUIRE_TORCH=1 makes a missing one a failure."""
     if not (_FOLDER / ".complete").exists():

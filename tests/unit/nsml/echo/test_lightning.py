@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from tests.support.echoes import Echoed, run_echoed
-from tests.support.torch_environment import REPORTERS, require_torch
+from tests.support.torch_environment import REPORTERS, require_torch, smaller
 
 pytestmark = pytest.mark.long("each program imports torch and Lightning")
 
@@ -55,10 +55,19 @@ print("global step", trainer.global_step, [one.__class__.__name__ for one in tra
 )
 
 
+def run(folder: Path, program: str, **more: str) -> Echoed:
+    """Run a program that has Lightning without what its metrics import for seconds where it is there."""
+    python, reporters = smaller(folder, "scipy", "torchvision", "transformers")
+    return run_echoed(folder, program, reporters, python=python, CUDA_VISIBLE_DEVICES="", **more)
+
+
 def fitted(
     folder: Path, logger: str, *, package: str = "lightning.pytorch", options: str = "", **more: str
 ) -> Echoed:
     program = FIT.format(package=package, logger=logger, options=options)
+    if package == "lightning.pytorch":
+        return run(folder, program, **more)
+    # The other has all that Lightning may find.
     python = require_torch()
     return run_echoed(folder, program, REPORTERS, python=python, CUDA_VISIBLE_DEVICES="", **more)
 
@@ -127,7 +136,7 @@ for step in range(3):
     fabric.log("loss", torch.tensor(0.5 * step), step=step)
     fabric.log_dict({"a": step, "b": 2 * step}, step)
 """
-    done = run_echoed(tmp_path, program, REPORTERS, python=require_torch())
+    done = run(tmp_path, program)
     assert done.returncode == 0, done.stderr
     assert done.series("loss") == [(0, 0.0), (1, 0.5), (2, 1.0)]
     assert done.series("b") == [(0, 0), (1, 2), (2, 4)]
@@ -139,7 +148,7 @@ def test_with_its_insides_changed_the_training_is_the_same(tmp_path: Path) -> No
         "seed_everything(1",
         "from nsml._echo import _lightning\n_lightning._batch_ended = lambda *_: 1 / 0\nseed_everything(1",
     )
-    done = run_echoed(tmp_path, program, REPORTERS, python=require_torch(), CUDA_VISIBLE_DEVICES="")
+    done = run(tmp_path, program)
     assert done.returncode == 0, done.stderr
     assert done.stdout.startswith("global step 24")
     assert done.stderr.count("Lightning 2.") == 1
@@ -200,9 +209,7 @@ def test_a_preempted_training_ends_as_one_that_was_not(tmp_path: Path, options: 
         folder.mkdir()
 
     def attempt(folder: Path, number: str, **more: str) -> Echoed:
-        python = require_torch()
-        more |= {"NSML_ATTEMPT": number, "CUDA_VISIBLE_DEVICES": ""}
-        return run_echoed(folder, program, REPORTERS, python=python, **more)
+        return run(folder, program, NSML_ATTEMPT=number, **more)
 
     whole = attempt(folders["whole"], "2")
     assert whole.returncode == 0, whole.stderr
@@ -254,7 +261,7 @@ print([one() for one in left])
 fit(Model)
 """
     ).format(package="lightning.pytorch")
-    done = run_echoed(tmp_path, program, REPORTERS, python=require_torch(), CUDA_VISIBLE_DEVICES="")
+    done = run(tmp_path, program)
     assert done.returncode == 0, done.stderr
     assert done.stdout == "of the program\n[None, None]\n"
     assert len(done.series("train_loss_epoch")) == 1
