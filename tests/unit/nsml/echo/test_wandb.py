@@ -169,7 +169,7 @@ print("ended well", os.environ.get("WANDB_BASE_URL"))
 SHORT_POINTS = [point for i in range(3) for point in (("loss", i, 1.0 - i / 4), ("nested.a", i, i))]
 
 
-@pytest.mark.parametrize("version", VERSIONS)
+@pytest.mark.parametrize("version", ["newest", pytest.param("oldest", marks=pytest.mark.variant)])
 def test_without_echo_it_fails_as_ever(tmp_path: Path, version: str) -> None:
     done = run_wandb(tmp_path, SHORT, version, NSML_ECHO="none")
     assert done.returncode == 1
@@ -177,7 +177,14 @@ def test_without_echo_it_fails_as_ever(tmp_path: Path, version: str) -> None:
     assert done.records("metric") == []
 
 
-@pytest.mark.parametrize("more", [{"WANDB_MODE": "offline"}, {"GIVEN_MODE": "offline"}], ids=str)
+@pytest.mark.parametrize(
+    "more",
+    [
+        pytest.param({"WANDB_MODE": "offline"}, marks=pytest.mark.variant),
+        {"GIVEN_MODE": "offline"},
+    ],
+    ids=str,
+)
 def test_offline_runs_are_recorded(tmp_path: Path, more: dict[str, str]) -> None:
     done = run_wandb(tmp_path, SHORT, **more)
     assert done.returncode == 0, done.stderr
