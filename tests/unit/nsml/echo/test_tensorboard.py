@@ -241,7 +241,9 @@ print("ended well")
     )
 
 
-@pytest.mark.parametrize("chosen", ["none", "wandb,mlflow"])
+@pytest.mark.parametrize(
+    "chosen", [pytest.param("none", marks=pytest.mark.variant), "wandb,mlflow"]
+)
 def test_nothing_is_recorded_where_it_is_switched_off(tmp_path: Path, chosen: str) -> None:
     program = """
 import sys
