@@ -101,9 +101,9 @@ def start_directly(
     return StartedShim(child.pid, os.pidfd_open(child.pid), child)
 
 
-def start_node_visitor(node: str, end: int) -> subprocess.Popen[bytes]:
+def start_node_visitor(node: str, end: int, *, grace_s: float) -> subprocess.Popen[bytes]:
     """Start a visitor of the node itself, which the caller reaps, with the descriptor `end`. Raises OSError."""
-    command = shim_command("node_visitor", node, str(end))
+    command = shim_command("node_visitor", str(grace_s), node, str(end))
     return _spawn(command, stdin=subprocess.DEVNULL, pass_fds=(end,))
 
 

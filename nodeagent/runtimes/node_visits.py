@@ -5,7 +5,8 @@ from __future__ import annotations
 import asyncio
 import socket
 from contextlib import asynccontextmanager, closing
-from typing import TYPE_CHECKING
+from functools import partial
+from typing import TYPE_CHECKING, Final
 
 from nodeagent.runtimes.launcher import reap_at_end, start_node_visitor
 from nodeagent.runtimes.visits import BEGIN_AT_ONCE, NotAdmitted, begun
@@ -16,12 +17,18 @@ if TYPE_CHECKING:
 
     from nodeagent.runtimes.visits import Visit, VisitOrder
 
+GRACE_S: Final = 5.0
+"""From SIGHUP to SIGKILL."""
+
 
 class NodeVisits:
-    """Starts programs on the node of this name, with the agent's account."""
+    """Starts programs on the node of this name, with the agent's account.
 
-    def __init__(self, node: str) -> None:
-        self._node = node
+    What is left of them is killed `grace_s` after the hangup.
+    """
+
+    def __init__(self, node: str, grace_s: float = GRACE_S) -> None:
+        self._start = partial(start_node_visitor, node, grace_s=grace_s)
         self._beginning = asyncio.Semaphore(BEGIN_AT_ONCE)
 
     @asynccontextmanager
@@ -42,9 +49,7 @@ class NodeVisits:
         with theirs:
             try:
                 # uninterrupted: the descriptor must not be reused meanwhile
-                visitor = await to_its_end(
-                    asyncio.to_thread(start_node_visitor, self._node, theirs.fileno())
-                )
+                visitor = await to_its_end(asyncio.to_thread(self._start, theirs.fileno()))
             except BaseException:
                 ours.close()
                 raise

@@ -2,7 +2,7 @@
 
 Standard library only, on a bare interpreter with an empty environment: the program gets nothing of the agent but its
 account and the rights of that. The visitor is a process beside the agent, with a shared socket whose descriptor is its
-last argument (`client_program.py`); the one before is the node's name.
+last argument (`client_program.py`); before it are the seconds from SIGHUP to SIGKILL, and the node's name.
 
 Nothing outlives the connection. Detached processes are reparented to this one: when the program has
 ended, or the agent disconnects, the remaining ones get SIGHUP, and SIGKILL if they continue. Those that became
@@ -25,8 +25,6 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import NoReturn
 
-GRACE_S = 5.0
-"""From SIGHUP to SIGKILL."""
 _PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 _PAUSE_S = 0.05
 _KILLS_FOR_S = 5.0
@@ -40,12 +38,12 @@ def main() -> NoReturn:
         end.set_inheritable(False)
         namespaces.prctl(namespaces.PR_SET_NAME, b"nsml-visitor")
         namespaces.prctl(namespaces.PR_SET_CHILD_SUBREAPER, 1)
-        _serve(end, sys.argv[-2])
+        _serve(end, sys.argv[-2], float(sys.argv[-3]))
     finally:
         os._exit(client_program.FAILED_CODE)
 
 
-def _serve(end: socket.socket, node: str) -> None:
+def _serve(end: socket.socket, node: str, grace_s: float) -> None:
     try:
         order, streams = client_program.received(end)
         if order is None:
@@ -69,7 +67,7 @@ def _serve(end: socket.socket, node: str) -> None:
         return
     # orphans of a long-running shell would stay as zombies
     signal.signal(signal.SIGCHLD, lambda *_: _reap(program))
-    rest = _Rest()
+    rest = _Rest(grace_s)
     if client_program.watch(end, program, rest.hang_up):
         while client_program.heard(end):
             pass  # signals after the end, until the agent has sent on its output
@@ -102,9 +100,10 @@ def _reap(but: int = 0) -> bool:
 
 
 class _Rest:
-    """Processes left when the connection is over."""
+    """Processes left when the connection is over: killed `grace_s` after SIGHUP."""
 
-    def __init__(self) -> None:
+    def __init__(self, grace_s: float) -> None:
+        self._grace_s = grace_s
         self._kills_from = 0.0
 
     def hang_up(self) -> float:
@@ -112,8 +111,8 @@ class _Rest:
         left = descendants(os.getpid())
         signal_all(left, signal.SIGHUP)
         signal_all(left, signal.SIGCONT)
-        self._kills_from = time.monotonic() + GRACE_S
-        return GRACE_S
+        self._kills_from = time.monotonic() + self._grace_s
+        return self._grace_s
 
     def end(self) -> None:
         """Wait until none is left, and kill those that do not end in time."""

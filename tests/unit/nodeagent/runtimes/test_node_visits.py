@@ -22,7 +22,7 @@ from tests.contract.test_runtime_visits import all_of, first_of
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
 
-VISITS = NodeVisits("gpu-7")
+VISITS = NodeVisits("gpu-7", grace_s=0.5)
 SECONDS = 200_000 + os.getpid()
 """How long this process's sleepers sleep."""
 DETACHED = "(setsid nohup sh -c 'trap \"\" HUP TERM; sleep {0}; :' >/dev/null 2>&1 &)"
@@ -200,7 +200,7 @@ from nodeagent.runtimes.visits import VisitOrder
 
 async def main():
     order = VisitOrder(argv=("sh", "-c", sys.argv[1]), environment={}, terminal=None)
-    async with NodeVisits("gpu-7").started(order) as visit:
+    async with NodeVisits("gpu-7", grace_s=0.5).started(order) as visit:
         print(await anext(visit.sources[0]), flush=True)
         await asyncio.sleep(3600)
 
