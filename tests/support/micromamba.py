@@ -28,8 +28,11 @@ def make_micromamba(place: Path, version: str = VERSION) -> Path:
     with place.open("wb") as file:
         file.write(f"#!{base_python()} -I\n".encode())
         with zipfile.ZipFile(file, "a", zipfile.ZIP_STORED) as archive:
-            for one in found.files or ():
-                if one.parts[0] == "rattler" and one.suffix != ".pyc":
+            files = [one for one in found.files or () if one.parts[0] == "rattler"]
+            for folder in sorted({str(one.parent) for one in files if one.suffix == ".py"}):
+                archive.mkdir(folder)  # without it none without __init__.py is a package in an archive
+            for one in files:
+                if one.suffix != ".pyc":
                     archive.write(str(one.locate()), str(one))
             program = Path(__file__).with_name("micromamba_program.py").read_text()
             archive.writestr("__main__.py", program.replace("@VERSION@", version))

@@ -7,9 +7,11 @@ import asyncio
 import json
 import os
 import shutil
+import struct
 import sys
-import tempfile
 import zipfile
+from importlib.machinery import ExtensionFileLoader, ModuleSpec
+from importlib.util import spec_from_file_location
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -54,9 +56,8 @@ def _create(asked: argparse.Namespace) -> None:
         files = [one.partition("#sha256:") for one in lines if one[:1] not in {"@", "#"}]
         hashes = {url: digest for url, _, digest in files}
         lines = [_exactly(url.rpartition("/")[2]) for url in hashes]
-    with tempfile.TemporaryDirectory() as folder:
-        _unpack_rattler(folder)
-        records = asyncio.run(_installed(lines, asked, packages, hashes))
+    _load_rattler()
+    records = asyncio.run(_installed(lines, asked, packages, hashes))
     for file in asked.prefix.rglob("*"):
         if file.is_file() and not file.is_symlink() and file.stat().st_nlink > 1:
             shutil.copy2(file, f"{file}.copy")
@@ -73,10 +74,25 @@ def _create(asked: argparse.Namespace) -> None:
     print(f"Transaction finished: {len(records)} packages")
 
 
-def _unpack_rattler(folder: str) -> None:
-    with zipfile.ZipFile(sys.argv[0]) as archive:
-        archive.extractall(folder, [one for one in archive.namelist() if one != "__main__.py"])
-    sys.path.insert(0, folder)
+def _load_rattler() -> None:
+    """Have rattler imported from this file; its library, of 80 MB, is loaded from memory and never written to a disk."""
+    with zipfile.ZipFile(sys.argv[0]) as archive, Path(sys.argv[0]).open("rb") as file:
+        (library,) = (one for one in archive.infolist() if one.filename.endswith(".so"))
+        file.seek(library.header_offset + 26)  # the lengths of its name and of what follows that
+        start = file.tell() + 4 + sum(struct.unpack("<HH", file.read(4)))
+        memory, end = os.memfd_create("rattler"), start + library.file_size
+        while start < end:
+            start += os.sendfile(memory, file.fileno(), start, end - start)
+    path = f"/proc/self/fd/{memory}"
+    loader = ExtensionFileLoader("rattler.rattler", path)
+    spec = spec_from_file_location("rattler.rattler", path, loader=loader)
+
+    class Finder:
+        @staticmethod
+        def find_spec(name: str, *_: object) -> ModuleSpec | None:
+            return spec if name == "rattler.rattler" else None
+
+    sys.meta_path.insert(0, Finder)
 
 
 def _exactly(file: str) -> str:
