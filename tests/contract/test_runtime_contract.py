@@ -359,7 +359,7 @@ async def real(
         yield made
 
 
-@pytest.fixture(params=["namespace", "own uid", "docker"])
+@pytest.fixture(params=[*PROCESS_BENCHES[:2], "docker"])
 async def rooted(
     request: pytest.FixtureRequest, tmp_path: Path, facts: IsolationFacts
 ) -> AsyncIterator[Bench]:
@@ -368,7 +368,9 @@ async def rooted(
         yield made
 
 
-@pytest.fixture(params=["own uid", "user", "user, watched"])
+@pytest.fixture(
+    params=["own uid", pytest.param("user", marks=pytest.mark.variant), "user, watched"]
+)
 async def parted(
     request: pytest.FixtureRequest, tmp_path: Path, facts: IsolationFacts
 ) -> AsyncIterator[Bench]:
