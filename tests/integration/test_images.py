@@ -757,7 +757,16 @@ def test_who_uses_an_image_later_keeps_it_from_others(node: Node, tmp_path: Path
     assert node.images.remove(key, lambda: False), "who used it last knows what needs it"
 
 
-@pytest.mark.parametrize("option", ["--index-url", "--extra-index-url", "--find-links"])
+@pytest.mark.parametrize(
+    "option",
+    [
+        "--index-url",
+        *(
+            pytest.param(one, marks=pytest.mark.variant)
+            for one in ("--extra-index-url", "--find-links")
+        ),
+    ],
+)
 def test_requirements_may_name_an_index_of_their_own(
     node: Node, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, option: str
 ) -> None:
