@@ -42,6 +42,7 @@ from contextlib import aclosing
 from dataclasses import dataclass
 from functools import partial
 from itertools import groupby
+from mmap import MAP_ANONYMOUS, MAP_PRIVATE, mmap
 from typing import TYPE_CHECKING, Final, NamedTuple, TypeVar
 
 import structlog
@@ -114,7 +115,7 @@ class Collected:
 
 
 class Marks:
-    """The referenced digests, in 16 MiB whatever their number.
+    """The referenced digests, in at most 16 MiB whatever their number: pages are taken as they are written.
 
     A Bloom filter: false positives, one in 100 million with a million digests, one in 25 with 20
     million, are kept.
@@ -122,7 +123,7 @@ class Marks:
 
     def __init__(self, bits: int) -> None:
         self._mask = (1 << bits) - 1
-        self._bits = bytearray(1 << (bits - 3))
+        self._bits = mmap(-1, 1 << (bits - 3), flags=MAP_PRIVATE | MAP_ANONYMOUS)
 
     def add(self, digests: Iterable[str]) -> int:
         """Mark digests; return how many."""
