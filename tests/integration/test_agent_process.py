@@ -486,6 +486,7 @@ async def test_an_engine_that_comes_later_is_used_once_nothing_runs(
     monkeypatch.setenv("NSML_AGENT_ENGINE_SOCKET", str(door))
     monkeypatch.setenv("NSML_AGENT_DEFAULT_IMAGE", required_image())
     await node.end()
+    node.before = "from nodeagent import agent\nagent._LOOK_AGAIN_S = (0.2, 600.0)"
     await node.start()
     assert platform.registrations[-1].isolation != resources.ISOLATION_CONTAINER
     assert "no such socket" in platform.registrations[-1].isolation_note
