@@ -91,7 +91,9 @@ class Artifacts:
         title = f"artifact {name[:200]}"
         version = self._versions.get(name, 0) + 1
         if not name or len(folder_name(f"{name}@{version}")) > MAX_COMPONENT_BYTES:
-            self._leave_out(f"{title}: its name is too long" if name else "an artifact without name")
+            self._leave_out(
+                f"{title}: its name is too long" if name else "an artifact without name"
+            )
             return
         if self._files + len(files) > MOST_FILES:
             self._leave_out(

@@ -157,10 +157,7 @@ def test_files_of_the_machine_are_nobodys_packages_and_no_answer_tells_which_exi
     assert len(said) == 1
 
 
-@pytest.mark.parametrize(
-    "url",
-    [pytest.param("git+https://127.0.0.1:1/x.git", marks=pytest.mark.variant), "git+file:///tmp/x"],
-)
+@pytest.mark.parametrize("url", ["git+https://127.0.0.1:1/x.git", "git+file:///tmp/x"])
 def test_repositories_are_no_packages(tmp_path: Path, index: Index, url: str) -> None:
     index.add("outer", needs=f"Requires-Dist: inner @ {url}\n")
     assert ONLY_WHEELS in refusal(tmp_path, "outer")

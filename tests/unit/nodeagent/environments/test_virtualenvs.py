@@ -320,10 +320,7 @@ def test_what_is_built_anew_lies_beside_the_old_one_and_is_found_from_then_on(
     assert provided() == old, "by the first name again"
 
 
-@pytest.mark.parametrize(
-    "option",
-    ["--index-url", pytest.param("--extra-index-url", marks=pytest.mark.variant), "--find-links"],
-)
+@pytest.mark.parametrize("option", ["--index-url", "--extra-index-url", "--find-links"])
 def test_requirements_may_name_an_index_of_their_own(
     tmp_path: Path, index: Path, monkeypatch: pytest.MonkeyPatch, option: str
 ) -> None:
