@@ -178,14 +178,14 @@ class Load:
                     group.create_task(self._submit(number, group))
                 for number in range(_READERS):
                     group.create_task(self._read(number))
-                for number in range(_FOLLOWERS):
-                    group.create_task(self._follow(number))
+                following = [group.create_task(self._follow(n)) for n in range(_FOLLOWERS)]
                 try:
                     await torment()
                 finally:
                     self.over.set()
-                await self._settle()
-                for task in watching:
+                have_ended = await self._settle()
+                # The log of a session that does not end does not end, either.
+                for task in watching if have_ended else [*watching, *following]:
                     task.cancel()
             return await self._outcome()
 
@@ -353,8 +353,8 @@ class Load:
 
     # The end
 
-    async def _settle(self) -> None:
-        """Nothing is tormented any more: stop what nobody would stop, and wait for all ends."""
+    async def _settle(self) -> bool:
+        """Nothing is tormented any more: stop what nobody would stop, and wait for all ends; return whether all ended."""
         talker = self._talker("settler")
         asked: set[str] = set()
         ends_at = asyncio.get_running_loop().time() + _OVER_WITHIN_S
@@ -362,15 +362,17 @@ class Load:
             live = await self._every(talker, include_ended=False)
             left = [session for session in live if session.state not in ENDED_STATES]
             if not left:
-                return
+                return True
             for session in left:
-                if session.id not in asked and session.spec.args[0] == "-1":
+                # Whose attempts failed again and again, on full disks, is held until somebody decides.
+                is_endless = session.spec.args[0] == "-1" or session.state == pb.SESSION_STATE_HELD
+                if session.id not in asked and is_endless:
                     asked.add(session.id)
                     await self._stop(talker, session.id)
             if asyncio.get_running_loop().time() > ends_at:
                 stuck = ", ".join(f"{one.name} {state_name(one.state)}" for one in left[:10])
                 talker.saw(saw="stuck", sessions=[one.id for one in left], text=stuck)
-                return
+                return False
             await asyncio.sleep(0.3)
 
     async def _every(self, talker: Talker, *, include_ended: bool) -> list[pb.Session]:
