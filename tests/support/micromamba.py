@@ -30,9 +30,8 @@ def make_micromamba(place: Path, version: str = VERSION) -> Path:
         with zipfile.ZipFile(file, "a", zipfile.ZIP_STORED) as archive:
             files = [one for one in found.files or () if one.parts[0] == "rattler"]
             for folder in sorted({str(one.parent) for one in files if one.suffix == ".py"}):
-                archive.mkdir(
-                    folder
-                )  # without it none without __init__.py is a package in an archive
+                # In an archive a folder without __init__.py is a package only if it has an entry.
+                archive.mkdir(folder)
             for one in files:
                 if one.suffix != ".pyc":
                     archive.write(str(one.locate()), str(one))

@@ -7,7 +7,6 @@ import asyncio
 import json
 import os
 import shutil
-import struct
 import sys
 import zipfile
 from importlib.machinery import ExtensionFileLoader, ModuleSpec
@@ -76,13 +75,10 @@ def _create(asked: argparse.Namespace) -> None:
 
 def _load_rattler() -> None:
     """Have rattler imported from this file; its library, of 80 MB, is loaded from memory and never written to a disk."""
-    with zipfile.ZipFile(sys.argv[0]) as archive, Path(sys.argv[0]).open("rb") as file:
-        (library,) = (one for one in archive.infolist() if one.filename.endswith(".so"))
-        file.seek(library.header_offset + 26)  # the lengths of its name and of what follows that
-        start = file.tell() + 4 + sum(struct.unpack("<HH", file.read(4)))
-        memory, end = os.memfd_create("rattler"), start + library.file_size
-        while start < end:
-            start += os.sendfile(memory, file.fileno(), start, end - start)
+    memory = os.memfd_create("rattler")
+    with zipfile.ZipFile(sys.argv[0]) as archive, os.fdopen(memory, "wb", closefd=False) as file:
+        (library,) = (one for one in archive.namelist() if one.endswith(".so"))
+        file.write(archive.read(library))
     path = f"/proc/self/fd/{memory}"
     loader = ExtensionFileLoader("rattler.rattler", path)
     spec = spec_from_file_location("rattler.rattler", path, loader=loader)
